@@ -1,0 +1,58 @@
+# Every target sets up what it needs in .venv, always under constraints.txt.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test check docs bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    a provably robust Bayesian network beside one that is not, in about two minutes"
+	@echo "make test    the test suite"
+	@echo "make check   formatting, lint, types, and the import contract"
+	@echo "make docs    the documentation site, in site/"
+	@echo "make bench   the benchmarks"
+	@echo "make clean   remove .venv and everything that was built"
+
+# A stamp per set of dependencies; it is redone when what is asked for has changed. torch goes first: under the
+# constraint it resolves to the tested build, and nothing after it can pull another.
+$(VENV)/.base: pyproject.toml constraints.txt
+	command -v $(PYTHON) >/dev/null || { echo "certibayes needs Python 3.11 or newer: make PYTHON=/path/to/python3"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.base
+	$(PIP) --editable ".[test]"
+	@touch $@
+
+$(VENV)/.check: $(VENV)/.base
+	$(PIP) --editable ".[check,test]"
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.base
+	$(PIP) --editable ".[docs]"
+	@touch $@
+
+demo: $(VENV)/.base
+	$(BIN)/certibayes demo
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.check
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	PYTHONPATH=src $(BIN)/lint-imports
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.base
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

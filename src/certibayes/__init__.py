@@ -1,0 +1,1 @@
+"""Bayesian neural networks with honest uncertainty and a proof of robustness."""

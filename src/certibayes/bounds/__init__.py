@@ -1,0 +1,32 @@
+"""One network, one box of inputs: bounds on its outputs."""
+
+from certibayes.bounds import rules as rules  # registers the rules of every layer
+from certibayes.bounds.box import Box, Domain, ball, ideal_box, outward_box
+from certibayes.bounds.interval import interval_bounds, interval_margins, worst_logits
+from certibayes.bounds.registry import Rules, register, registered, rules_for
+from certibayes.bounds.rounding import IDEAL, LARGEST, Rounding, by_name, outward
+from certibayes.bounds.support import Support, support_table, supports
+
+__all__ = [
+    "IDEAL",
+    "LARGEST",
+    "Box",
+    "Domain",
+    "Rounding",
+    "Rules",
+    "Support",
+    "ball",
+    "by_name",
+    "ideal_box",
+    "interval_bounds",
+    "interval_margins",
+    "outward",
+    "outward_box",
+    "register",
+    "registered",
+    "rules",
+    "rules_for",
+    "support_table",
+    "supports",
+    "worst_logits",
+]

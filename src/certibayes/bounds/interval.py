@@ -1,0 +1,103 @@
+"""Interval bound propagation: one network, one batch of boxes, bounds on its outputs.
+
+Pure functions of (graph, params, box). See Gowal et al. (2018) and Section 4 of Wicker et al. (2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds.box import Box
+from certibayes.bounds.registry import rules_for
+from certibayes.bounds.rounding import IDEAL, Rounding
+from certibayes.networks import Graph, Node, Params
+from certibayes.networks.operations import Linear
+
+Observer = Callable[[Node, tuple[Box, ...], Box], Box]
+
+
+def interval_bounds(
+    graph: Graph, params: Params, box: Box, rounding: Rounding = IDEAL, observe: Observer | None = None
+) -> Box:
+    """Bound the network's outputs over a batch of input boxes.
+
+    Args:
+        graph: the network.
+        params: parameters and buffers of one sample.
+        box: inputs, centre and radius of shape (B, *input_shape).
+        rounding: ``IDEAL``, or ``outward(dtype)`` for bounds on the float program.
+        observe: see ``Graph.fold``.
+
+    Returns:
+        A box of shape (B, outputs).
+    """
+    return graph.fold(
+        box,
+        lambda node, boxes: rules_for(node.operation).interval(
+            node.operation, node.weights(params), boxes, rounding
+        ),
+        observe,
+    )
+
+
+def worst_logits(box: Box, labels: Tensor) -> Tensor:
+    """Return f_LB of the paper: the lower bound for the label's class, the upper bound for all others.
+
+    Args:
+        box: bounds on the logits, (B, C).
+        labels: (B,).
+    """
+    # Not one_hot, which fails under vmap(grad(...)).
+    is_label = labels[:, None] == torch.arange(box.centre.shape[-1], device=labels.device)
+    return torch.where(is_label, box.lower, box.upper)
+
+
+def interval_margins(
+    graph: Graph, params: Params, box: Box, labels: Tensor, rounding: Rounding = IDEAL
+) -> Tensor:
+    """Bound the margins m_j = z_y - z_j from below, with the last linear layer folded in.
+
+    Bounding the difference (W_y - W_j) φ + b_y - b_j at once instead of z_y and z_j apart is never looser
+    (Gowal et al., 2018, elision of the last layer). Where the last layer is not linear, it is L_y - U_j.
+
+    Args:
+        graph: the network.
+        params: parameters and buffers of one sample.
+        box: inputs.
+        labels: class y of each input, (B,).
+        rounding: with outward rounding the result is float64 and holds for the exact difference of the
+            float logits that run.
+
+    Returns:
+        Lower bounds (B, C); 0 for the label itself.
+    """
+    last = graph.nodes[-1]
+    is_label = labels[:, None] == torch.arange(graph.classes, device=labels.device)
+    if not isinstance(last.operation, Linear):
+        logits = interval_bounds(graph, params, box, rounding)
+        lower, upper = logits.ends() if rounding.outward else (logits.lower, logits.upper)
+        own = torch.where(is_label, lower, torch.zeros_like(lower)).sum(-1, keepdim=True)
+        return torch.where(is_label, torch.zeros_like(lower), own - upper)
+    features = interval_bounds(graph.body, params, box, rounding) if graph.body.nodes else box
+    weights = last.weights(params)
+    if rounding.outward:
+        # The layer is C wide, so float64 costs little and leaves only the runtime's rounding to pay for.
+        features = Box(features.centre.double(), features.radius.double())
+        weights = {role: weight.double() for role, weight in weights.items()}
+    weight = weights["weight"]
+    centre = last.operation.evaluate(weights, features.centre)
+    own = torch.where(is_label, centre, torch.zeros_like(centre)).sum(-1, keepdim=True)
+    differences = (weight[labels][:, None, :] - weight).abs()
+    radius = torch.einsum("bjn,bn->bj", differences, features.radius)
+    margins = own - centre - radius
+    if rounding.outward:
+        magnitude = (features.centre.abs() + features.radius) @ weight.abs().T
+        if "bias" in weights:
+            magnitude = magnitude + weights["bias"].abs()
+        error = magnitude * rounding.widening(weight.shape[1]) + rounding.underflow
+        own_error = torch.where(is_label, error, torch.zeros_like(error)).sum(-1, keepdim=True)
+        margins = margins - error - own_error
+    return torch.where(is_label, torch.zeros_like(margins), margins)

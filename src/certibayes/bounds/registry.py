@@ -1,0 +1,53 @@
+"""Which rules are known for which operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from certibayes.bounds.box import Box
+from certibayes.bounds.rounding import Rounding
+from certibayes.errors import UnsupportedLayer
+from certibayes.networks import Operation
+from certibayes.networks.operations import Weights
+
+IntervalRule = Callable[[Any, Weights, tuple[Box, ...], Rounding], Box]
+"""(operation, weights by role, boxes of the inputs, rounding) -> box of the output."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How one operation is bounded.
+
+    Attributes:
+        interval: box in, box out.
+        description: a few words for the table of supported layers.
+    """
+
+    interval: IntervalRule
+    description: str = ""
+
+
+_rules: dict[type[Operation], Rules] = {}
+
+
+def register(operation: type[Operation], interval: IntervalRule, description: str = "") -> None:
+    """Give an operation its rules; a later registration of the same operation wins."""
+    _rules[operation] = Rules(interval, description)
+
+
+def rules_for(operation: Operation) -> Rules:
+    """Return the rules of an operation, or raise an error that says what is known and what to do."""
+    if type(operation) not in _rules:
+        known = ", ".join(sorted(kind.__name__ for kind in _rules))
+        raise UnsupportedLayer(
+            f"the operation {type(operation).__name__} has no bounds. Known: {known}. "
+            "Add yours with certibayes.bounds.register; CONTRIBUTING.md has a skeleton to copy."
+        )
+    return _rules[type(operation)]
+
+
+def registered() -> dict[type[Operation], Rules]:
+    """Return every operation that can be bounded, with its rules."""
+    return dict(_rules)

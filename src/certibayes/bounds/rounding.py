@@ -1,0 +1,98 @@
+r"""Rounding: how bounds are widened until they hold for the float program that runs.
+
+Write u for the unit roundoff (2⁻²⁴ in float32) and γₙ = n u / (1 - n u). A dot product of n terms plus bias,
+computed in any order, differs from the exact one by at most γₙ₊₁ (|W| |x| + |b|) (Higham, *Accuracy and
+Stability of Numerical Algorithms*, 2002, ch. 3). Three computations round: the network that runs, the centre of
+the box, and its radius. All three are covered by one widening of the radius that is propagated anyway,
+
+    ρ = r + g (|c| + r),     radius' = |W| ρ + g |b|,     g = 4 γₙ₊₈,
+
+since every activation satisfies |x| <= |c| + r: 2γ pays for the network and the centre, and the rest for ρ and
+the radius themselves, which lose a relative γₙ₊₈ at most. No third product is needed.
+
+Underflow adds an absolute error that no relative term covers; ``underflow`` is far larger than what n subnormal
+products can lose as long as magnitudes stay below 2³⁰, which certificates check at their border.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds.box import Box
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What is assumed about arithmetic.
+
+    Attributes:
+        unit: unit roundoff of the floats that run; 0 stands for ideal, exact arithmetic.
+        underflow: absolute error allowed for each affine layer.
+    """
+
+    unit: float = 0.0
+    underflow: float = 0.0
+
+    @property
+    def outward(self) -> bool:
+        """Whether bounds are widened at all."""
+        return self.unit > 0.0
+
+    @property
+    def name(self) -> str:
+        """``"outward"`` or ``"ideal"``, as in the public interface."""
+        return "outward" if self.outward else "ideal"
+
+    def gamma(self, terms: int) -> float:
+        """γₙ = n u / (1 - n u)."""
+        return terms * self.unit / (1.0 - terms * self.unit)
+
+    def widening(self, terms: int) -> float:
+        """Return g = 4 γₙ₊₈ for an operation that adds ``terms`` products; see the module's text."""
+        return 4.0 * self.gamma(terms + 8)
+
+    def spread(self, box: Box, terms: int) -> Tensor:
+        """Return ρ = r + g (|c| + r), or r itself in ideal arithmetic.
+
+        Outward bounds are never differentiated, so the passes over memory run in place: fresh
+        memory would cost more than the arithmetic.
+        """
+        if not self.outward:
+            return box.radius
+        return box.centre.abs().add_(box.radius).mul_(self.widening(terms)).add_(box.radius)
+
+    def box_between(self, lower: Tensor, upper: Tensor, ulps: float = 0.0) -> Box:
+        """Enclose [lower, upper], whose ends carry a relative error of ``ulps`` units, in centre and radius.
+
+        In outward rounding ``upper`` is consumed.
+        """
+        centre = (lower + upper) / 2 if not self.outward else torch.lerp(lower, upper, 0.5)
+        if not self.outward:
+            return Box(centre, (upper - lower) / 2)
+        # The centre may be off by 2 units, which moves both distances; 8 units pay for that, for the
+        # subtraction and for this sum.
+        largest = torch.maximum(lower.abs(), upper.abs()).mul_((ulps + 8.0) * self.unit)
+        return Box(centre, largest.add_(upper.sub_(centre)).add_(self.underflow))
+
+
+IDEAL = Rounding()
+"""Exact arithmetic: for training, and for comparison with the literature."""
+
+LARGEST = 2.0**30
+"""Weights and inputs beyond this are refused, so that ``underflow`` is enough."""
+
+
+def outward(dtype: torch.dtype) -> Rounding:
+    """Return the rounding that makes bounds hold for programs running in ``dtype``."""
+    info = torch.finfo(dtype)
+    return Rounding(unit=info.eps / 2, underflow=info.smallest_normal * 2.0**46)
+
+
+def by_name(name: str, dtype: torch.dtype) -> Rounding:
+    """Return ``"outward"`` or ``"ideal"`` rounding."""
+    if name not in ("outward", "ideal"):
+        raise ValueError(f'rounding must be "outward" or "ideal", got {name!r}.')
+    return outward(dtype) if name == "outward" else IDEAL

@@ -1,0 +1,60 @@
+"""Tell before training whether a network can be bounded."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from certibayes.bounds.registry import registered, rules_for
+from certibayes.errors import InvalidInput, UnsupportedLayer
+from certibayes.networks import infer_input_shape, trace
+from certibayes.networks.trace import symbolic_trace, unknown_calls, unsupported
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether a network is supported; true or false in an ``if``.
+
+    Attributes:
+        supported: the answer.
+        reason: empty, or what stands in the way and what to do.
+    """
+
+    supported: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.supported
+
+    def __str__(self) -> str:
+        return "supported" if self.supported else f"not supported: {self.reason}"
+
+
+def supports(net: nn.Module, example: Tensor | None = None) -> Support:
+    """Say whether certibayes can bound ``net``, and if not, why.
+
+    Args:
+        net: the network.
+        example: a batch of inputs. Without one the layers are checked by name; with one (or where the input
+            shape can be told from the network) the traced graph is compared with the module as well.
+    """
+    try:
+        if example is None and infer_input_shape(net) is None:
+            unknown = unknown_calls(symbolic_trace(copy.deepcopy(net).eval()))
+            if unknown:
+                raise unsupported(unknown)
+            return Support(True)
+        for node in trace(net, example).graph.nodes:
+            rules_for(node.operation)
+    except (UnsupportedLayer, InvalidInput) as error:
+        return Support(False, str(error))
+    return Support(True)
+
+
+def support_table() -> str:
+    """Return the table of supported layers in Markdown, made from the registry."""
+    rows = [f"| {kind.__name__} | {rules.description} |" for kind, rules in registered().items()]
+    return "\n".join(["| operation | written as |", "| --- | --- |", *rows])
+

@@ -1,0 +1,53 @@
+"""Priors over weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.networks import Graph, Params
+
+
+@dataclass(frozen=True)
+class GaussianPrior:
+    """Zero-mean normal prior with one variance a layer: inflation / fan_in, as in the paper.
+
+    Attributes:
+        inflation: multiplies the variance 1 / fan_in ("prior scaling" in the supplement).
+        std: one standard deviation for every weight instead.
+    """
+
+    inflation: float = 10.0
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        value = self.inflation if self.std is None else self.std
+        if not (math.isfinite(value) and value > 0):
+            raise InvalidInput(f"a prior's scale must be positive, got {value}.")
+
+    def precisions(self, graph: Graph, params: Params) -> dict[str, Tensor]:
+        """Return 1 / variance for every parameter, as 0-d tensors."""
+        precisions = {}
+        for name in graph.parameters:
+            value = _fan_in(graph, params, name) / self.inflation if self.std is None else self.std**-2
+            precisions[name] = torch.full((), value, dtype=params[name].dtype, device=params[name].device)
+        return precisions
+
+    def describe(self) -> dict[str, Any]:
+        """Return what goes into a posterior's metadata."""
+        scale = {"inflation": self.inflation} if self.std is None else {"std": self.std}
+        return {"prior": "GaussianPrior", **scale}
+
+
+def _fan_in(graph: Graph, params: Params, name: str) -> float:
+    """Inputs of the layer a parameter belongs to; a bias has its layer's, anything else has 1."""
+    for node in graph.nodes:
+        if name in node.roles.values() and "weight" in node.roles:
+            weight = params[node.roles["weight"]]
+            return float(weight[0].numel()) if weight.dim() > 1 else 1.0
+    return 1.0

@@ -1,0 +1,63 @@
+"""The target of inference: likelihood, prior, data size and temperature for one network.
+
+    log p(w | D) = 1/T ( sum_i log p(y_i | x_i, w) + log p(w) ) + constant
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from certibayes.likelihoods import Batch, Gradients, Likelihood, Noise
+from certibayes.networks import Graph, Network, Params
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an algorithm infers.
+
+    Attributes:
+        graph: the network.
+        buffers: tensors that are constants inside a step.
+        likelihood: standard or robust.
+        precision: 1 / prior variance for every parameter, 0-d tensors.
+        data_size: number N of training examples.
+        temperature: T; 1 is Bayes' rule, below 1 the posterior is colder and narrower.
+    """
+
+    graph: Graph
+    buffers: dict[str, Tensor]
+    likelihood: Likelihood
+    precision: dict[str, Tensor]
+    data_size: int
+    temperature: float = 1.0
+
+    def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
+        """Return log p(y | x, w) for each example, (B,)."""
+        return self.likelihood.log_likelihood(self.graph, {**self.buffers, **params}, batch, noise)
+
+    def log_prior(self, params: Params) -> Tensor:
+        """Return log p(w) up to its constant."""
+        terms = [-0.5 * p * params[name].square().sum() for name, p in self.precision.items()]
+        return torch.stack(terms).sum()
+
+    def mean_loss_and_gradient(
+        self, params: Params, batch: Batch, noise: Noise
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean negative log-likelihood of the batch and its gradient; the prior is not in it."""
+
+        def loss(weights: dict[str, Tensor]) -> Tensor:
+            return -self.log_likelihood(weights, batch, noise).mean()
+
+        gradient, value = torch.func.grad_and_value(loss)(dict(params))
+        return value, gradient
+
+    def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
+        """Return log-likelihoods, their summed gradient and squared per-example gradients."""
+        return self.likelihood.value_grad_and_squares(self.graph, params, self.buffers, batch, noise)
+
+    def network(self) -> Network:
+        """Return graph and buffers in the form posteriors take."""
+        return Network(self.graph, {}, self.buffers)

@@ -1,0 +1,105 @@
+"""VOGN: variational online Gauss-Newton (Khan et al., 2018; Osawa et al., 2019).
+
+A mean-field Gaussian q(w) = N(m, diag(s²)) fitted by natural gradients. With N examples, prior precision δ,
+temperature T and the mean h of squared per-example gradients (the Gauss-Newton curvature) at a sample w ~ q,
+
+    h̄ ← β₂ h̄ + (1 - β₂) h,        g̃ ← β₁ g̃ + (1 - β₁) (g + δ/N m),
+    m ← m - lr g̃ / (1 - β₁ᵗ) / (h̄ + δ/N),
+    s² = T / (N h̄ + δ).
+
+The squares are per example, h = 1/B Σ_b (∇ℓ_b)², not the square of the mean gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.inference.algorithm import Algorithm, Info
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks import Params
+from certibayes.posteriors import DiagonalGaussian, Posterior
+
+
+class VOGNState(NamedTuple):
+    """State of VOGN; everything but the last two has the shape of the parameters."""
+
+    mean: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+    curvature: dict[str, Tensor]
+    step: Tensor
+    lr: Tensor
+
+
+@dataclass(frozen=True)
+class VOGN(Algorithm[VOGNState]):
+    """Variational online Gauss-Newton.
+
+    Attributes:
+        lr: step of the natural gradient.
+        betas: decay of momentum and curvature.
+        initial_std: width to start from; small, since wide weights make every interval wide. It only sets the
+            initial curvature, which is learned from then on.
+    """
+
+    lr: float = 0.02
+    betas: tuple[float, float] = (0.9, 0.999)
+    initial_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.initial_std > 0:
+            raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
+
+    def init(self, target: Target, params: Params) -> VOGNState:
+        """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
+        precision = target.temperature / self.initial_std**2
+        curvature = {
+            name: torch.zeros_like(p) + ((precision - target.precision[name]) / target.data_size).clamp(min=0)
+            for name, p in params.items()
+        }
+        like = next(iter(params.values()))
+        zeros = {name: torch.zeros_like(p) for name, p in params.items()}
+        return VOGNState(dict(params), zeros, curvature, like.new_zeros(()), like.new_full((), self.lr))
+
+    def widths(self, target: Target, state: VOGNState) -> dict[str, Tensor]:
+        """Return the standard deviation of every parameter."""
+        return {
+            name: ((target.data_size * c + target.precision[name]) / target.temperature).rsqrt()
+            for name, c in state.curvature.items()
+        }
+
+    def update(
+        self, target: Target, state: VOGNState, batch: Batch, noise: Noise, generator: torch.Generator
+    ) -> tuple[VOGNState, Info]:
+        """Sample weights, and move mean and curvature."""
+        beta1, beta2 = self.betas
+        step = state.step + 1
+        sample = {}
+        for name, width in self.widths(target, state).items():
+            normal = torch.randn(width.shape, generator=generator, dtype=width.dtype, device=width.device)
+            sample[name] = width.mul_(normal).add_(state.mean[name])
+        values, gradient, squares = target.gradients(sample, batch, noise)
+        size = len(batch.inputs)
+        mean, momentum, curvature = {}, {}, {}
+        for name, m in state.mean.items():
+            prior = target.precision[name] / target.data_size
+            # Gradients are of the log-likelihood; the loss is its negative.
+            loss_gradient = (m * prior).sub_(gradient[name], alpha=1 / size)
+            momentum[name] = torch.lerp(loss_gradient, state.momentum[name], beta1)
+            curvature[name] = torch.lerp(squares[name] / size, state.curvature[name], beta2)
+            direction = momentum[name] / (curvature[name] + prior)
+            mean[name] = m - direction.mul_(state.lr / (1 - beta1**step))
+        return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean()}
+
+    def point(self, state: VOGNState) -> dict[str, Tensor]:
+        """See the base class: the mean."""
+        return state.mean
+
+    def finalise(self, target: Target, state: VOGNState, data: Batch | None) -> Posterior:
+        """Return the Gaussian."""
+        return DiagonalGaussian(target.network(), state.mean, self.widths(target, state))

@@ -1,0 +1,37 @@
+"""p_eps, its schedule, and the robust likelihood over bounds or attacks."""
+
+from certibayes.likelihoods.adversary import IBP, PGD, Adversary
+from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, per_example_gradients
+from certibayes.likelihoods.categorical import Categorical, RobustCategorical
+from certibayes.likelihoods.gaussian import RobustGaussian
+from certibayes.likelihoods.radius import (
+    Exponential,
+    LinearRamp,
+    Quantiles,
+    RadiusDistribution,
+    Rayleigh,
+    TwoPoint,
+)
+from certibayes.likelihoods.robust import require_domain
+
+__all__ = [
+    "IBP",
+    "PGD",
+    "Adversary",
+    "Batch",
+    "Categorical",
+    "Exponential",
+    "Gradients",
+    "Likelihood",
+    "LinearRamp",
+    "Noise",
+    "PGD",
+    "Quantiles",
+    "RadiusDistribution",
+    "Rayleigh",
+    "RobustCategorical",
+    "RobustGaussian",
+    "TwoPoint",
+    "per_example_gradients",
+    "require_domain",
+]

@@ -1,0 +1,157 @@
+"""Adversaries: what the worst input within a radius does to the outputs of one network.
+
+``IBP`` answers with a bound that no input can cross; ``PGD`` with the worst input it finds, which proves nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from certibayes.attack import ascend, cross_entropy_loss
+from certibayes.bounds import Box, Domain, ball, ideal_box, interval_bounds, interval_margins, worst_logits
+from certibayes.likelihoods.base import Batch
+from certibayes.likelihoods.curvature import BoxObserver
+from certibayes.networks import Graph, Params
+
+
+class Adversary:
+    """Base of all adversaries."""
+
+    needs_starts = False
+
+    def worst_logits(
+        self, graph: Graph, params: Params, batch: Batch, radius: Tensor, domain: Domain, starts: Tensor | None
+    ) -> Tensor:
+        """Return logits (B, C) whose softmax at the label bounds, or estimates, the worst case.
+
+        Args:
+            graph: the network.
+            params: one weight sample, buffers included.
+            batch: inputs and labels.
+            radius: l-infinity radius, a tensor that broadcasts against the inputs.
+            domain: smallest and largest value of an input.
+            starts: in [-1, 1], where an attack starts.
+        """
+        raise NotImplementedError
+
+    def extremes(
+        self, graph: Graph, params: Params, x: Tensor, radius: Tensor, domain: Domain, starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return smallest and largest outputs (B, outputs) within the ball, output by output."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Return what goes into a posterior's metadata."""
+        return {"adversary": type(self).__name__}
+
+
+@dataclass(frozen=True)
+class IBP(Adversary):
+    """Interval bound propagation: a certified lower bound on the robust likelihood (Proposition 1).
+
+    Attributes:
+        margins: fold the last layer into class margins, which is tighter than a box of logits.
+    """
+
+    margins: bool = False
+
+    def logit_box(
+        self,
+        graph: Graph,
+        params: Params,
+        x: Tensor,
+        radius: Tensor,
+        domain: Domain,
+        observe: BoxObserver | None = None,
+    ) -> Box:
+        """Bound the outputs over the ball."""
+        return interval_bounds(graph, params, ideal_box(x, radius, domain), observe=observe)
+
+    def worst_logits(
+        self, graph: Graph, params: Params, batch: Batch, radius: Tensor, domain: Domain, starts: Tensor | None
+    ) -> Tensor:
+        """See the base class."""
+        if self.margins:
+            box = ideal_box(batch.inputs, radius, domain)
+            # Softmax does not mind a shift: label at 0, rivals at minus their smallest margin.
+            return -interval_margins(graph, params, box, batch.targets)
+        box = self.logit_box(graph, params, batch.inputs, radius, domain)
+        return worst_logits(box, batch.targets)
+
+    def extremes(
+        self, graph: Graph, params: Params, x: Tensor, radius: Tensor, domain: Domain, starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See the base class."""
+        box = self.logit_box(graph, params, x, radius, domain)
+        return box.lower, box.upper
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        return {"adversary": "IBP", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class PGD(Adversary):
+    """Projected gradient descent: adversarial training, as the paper's central column. It proves nothing.
+
+    Attributes:
+        steps: iterations.
+        step_size: relative to the radius.
+    """
+
+    steps: int = 10
+    step_size: float = 0.25
+    needs_starts = True
+
+    def _attacked(
+        self,
+        loss: Any,
+        x: Tensor,
+        radius: Tensor,
+        domain: Domain,
+        starts: Tensor | None,
+    ) -> Tensor:
+        lower, upper = ball(x, radius, domain)
+        start = x if starts is None else x + radius * starts
+        # The worst input is a constant of the likelihood: no gradient flows through the search for it.
+        return ascend(loss, start, lower, upper, self.steps, self.step_size * radius).detach()
+
+    def worst_logits(
+        self, graph: Graph, params: Params, batch: Batch, radius: Tensor, domain: Domain, starts: Tensor | None
+    ) -> Tensor:
+        """See the base class."""
+        frozen = {name: tensor.detach() for name, tensor in params.items()}
+
+        def loss(x: Tensor) -> Tensor:
+            logits = graph.evaluate(frozen, x)
+            return cross_entropy_loss(functional.log_softmax(logits, -1), batch.targets)
+
+        worst = self._attacked(loss, batch.inputs, radius, domain, starts)
+        return graph.evaluate(params, worst)
+
+    def extremes(
+        self, graph: Graph, params: Params, x: Tensor, radius: Tensor, domain: Domain, starts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """See the base class; one attack for each output and direction."""
+        frozen = {name: tensor.detach() for name, tensor in params.items()}
+        ends = []
+        for sign in (-1.0, 1.0):
+            outputs = []
+            for k in range(graph.classes):
+
+                def loss(x: Tensor, sign: float = sign, k: int = k) -> Tensor:
+                    return sign * graph.evaluate(frozen, x)[:, k]
+
+                worst = self._attacked(loss, x, radius, domain, starts)
+                outputs.append(graph.evaluate(params, worst)[:, k])
+            ends.append(torch.stack(outputs, -1))
+        return ends[0], ends[1]
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        return {"adversary": "PGD", **asdict(self)}

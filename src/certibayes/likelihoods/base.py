@@ -1,0 +1,106 @@
+"""What a likelihood is: noise, and a per-example log-likelihood that is deterministic given its noise."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.networks import Graph, Params
+
+
+class Batch(NamedTuple):
+    """Inputs (B, ...) and targets: labels (B,) or regression targets (B, outputs)."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+class Noise(NamedTuple):
+    """What is random in a likelihood, drawn apart from it.
+
+    Attributes:
+        radii: (K,), scaled by the ramp.
+        log_weights: (K,).
+        starts: where an attack starts, in [-1, 1] of the ball's radius, (B, ...); None without an attack.
+    """
+
+    radii: Tensor
+    log_weights: Tensor
+    starts: Tensor | None = None
+
+
+class Gradients(NamedTuple):
+    """What curvature methods need, summed over the batch.
+
+    Attributes:
+        values: log-likelihood of each example, (B,).
+        gradient: sum of the per-example gradients, by parameter.
+        squares: sum of the squares of the per-example gradients, by parameter.
+    """
+
+    values: Tensor
+    gradient: dict[str, Tensor]
+    squares: dict[str, Tensor]
+
+
+class Likelihood:
+    """Base of all likelihoods. Subclasses are frozen dataclasses of settings."""
+
+    def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
+        """Draw the noise of one step.
+
+        Args:
+            progress: fraction of training done, for ramps.
+            batch: the step's data, for shapes and device.
+            generator: on the CPU.
+        """
+        nothing = batch.inputs.new_empty(0)
+        return Noise(nothing, nothing)
+
+    def log_likelihood(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Tensor:
+        """Return log p(y | x, w) for each example, (B,).
+
+        Args:
+            graph: the network.
+            params: parameters and buffers of one weight sample.
+            batch: data.
+            noise: from ``draw``.
+        """
+        raise NotImplementedError
+
+    def value_grad_and_squares(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+    ) -> Gradients:
+        """Return values, gradient and squared per-example gradients; by ``vmap(grad)``, which is right and slow."""
+        return per_example_gradients(self, graph, params, buffers, batch, noise)
+
+    def validate(self, graph: Graph, batch: Batch) -> None:
+        """Raise if data and network do not fit this likelihood; called once, at the border."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what goes into a posterior's metadata."""
+        return {"likelihood": type(self).__name__}
+
+
+def per_example_gradients(
+    likelihood: Likelihood, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+) -> Gradients:
+    """Compute ``Gradients`` by materialising every example's gradient: the reference for all shortcuts."""
+
+    def one(weights: dict[str, Tensor], x: Tensor, y: Tensor, start: Tensor | None) -> Tensor:
+        single = noise._replace(starts=None if start is None else start[None])
+        return likelihood.log_likelihood(
+            graph, {**buffers, **weights}, Batch(x[None], y[None]), single
+        ).squeeze(0)
+
+    starts_dim = None if noise.starts is None else 0
+    gradients, values = torch.vmap(torch.func.grad_and_value(one), in_dims=(None, 0, 0, starts_dim))(
+        dict(params), batch.inputs, batch.targets, noise.starts
+    )
+    return Gradients(
+        values.detach(),
+        {name: g.sum(0) for name, g in gradients.items()},
+        {name: g.square().sum(0) for name, g in gradients.items()},
+    )

@@ -1,0 +1,169 @@
+"""Classification: the standard likelihood and the paper's robust likelihood.
+
+    p(y | x, w) = E_{eps ~ p_eps}[ min over |x' - x| <= eps of softmax_y(f^w(x')) ]        (Eqn 4)
+
+With IBP as the adversary the minimum is replaced by a lower bound, and so is the likelihood (Proposition 1).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from certibayes.attack import label_scores
+from certibayes.bounds import Domain, worst_logits
+from certibayes.errors import InvalidInput
+from certibayes.likelihoods.adversary import IBP, Adversary
+from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
+from certibayes.likelihoods.curvature import (
+    BoxObserver,
+    PointObserver,
+    applies_to,
+    linear_layer_gradients,
+)
+from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution
+from certibayes.likelihoods.robust import draw_noise, require_domain
+from certibayes.networks import Graph, Params
+
+
+def require_labels(graph: Graph, targets: Tensor) -> None:
+    """Raise unless targets are labels of the network's classes."""
+    if targets.dtype not in (torch.int64, torch.int32, torch.uint8, torch.int16) or targets.dim() != 1:
+        raise InvalidInput(
+            f"labels must be integers of shape (N,), got {targets.dtype} of shape {tuple(targets.shape)}. "
+            "For regression use RobustGaussian."
+        )
+    if targets.numel() and not (0 <= int(targets.min()) and int(targets.max()) < graph.classes):
+        raise InvalidInput(
+            f"labels run from {int(targets.min())} to {int(targets.max())}, but the network has {graph.classes} "
+            f"classes, 0 to {graph.classes - 1}."
+        )
+
+
+@dataclass(frozen=True)
+class Categorical(Likelihood):
+    """The standard likelihood: softmax of the logits."""
+
+    def validate(self, graph: Graph, batch: Batch) -> None:
+        """See the base class."""
+        require_labels(graph, batch.targets)
+
+    def log_likelihood(
+        self,
+        graph: Graph,
+        params: Params,
+        batch: Batch,
+        noise: Noise,
+        on_point: PointObserver | None = None,
+    ) -> Tensor:
+        """See the base class."""
+        return label_log_probability(graph.evaluate(params, batch.inputs, on_point), batch.targets)
+
+    def value_grad_and_squares(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+    ) -> Gradients:
+        """See the base class; in closed form for networks of linear layers."""
+        if not applies_to(graph):
+            return super().value_grad_and_squares(graph, params, buffers, batch, noise)
+        weights = {**buffers, **params}
+        return linear_layer_gradients(
+            graph,
+            params,
+            len(batch.inputs),
+            lambda on_point, _: self.log_likelihood(graph, weights, batch, noise, on_point),
+            passes=("point",),
+        )
+
+
+def label_log_probability(logits: Tensor, labels: Tensor) -> Tensor:
+    """Log softmax of each example's own class, (B,)."""
+    return label_scores(functional.log_softmax(logits, -1), labels)
+
+
+@dataclass(frozen=True)
+class RobustCategorical(Likelihood):
+    """The robust likelihood.
+
+    Attributes:
+        radius: p_eps, such as ``TwoPoint(eta=0.11, lam=0.25)``.
+        adversary: ``IBP()``, ``IBP(margins=True)`` or ``PGD()``.
+        domain: values an input can take; balls are intersected with it. None for no limit.
+        ramp: scales the radii while training; None for full radii from the start.
+    """
+
+    radius: RadiusDistribution
+    adversary: Adversary = field(default_factory=IBP)
+    domain: Domain = (0.0, 1.0)
+    ramp: LinearRamp | None = field(default_factory=LinearRamp)
+
+    def validate(self, graph: Graph, batch: Batch) -> None:
+        """See the base class."""
+        require_labels(graph, batch.targets)
+        require_domain(batch.inputs, self.domain)
+
+    def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
+        """See the base class."""
+        return draw_noise(self.radius, self.ramp, self.adversary.needs_starts, progress, batch, generator)
+
+    def log_likelihood(
+        self,
+        graph: Graph,
+        params: Params,
+        batch: Batch,
+        noise: Noise,
+        on_point: PointObserver | None = None,
+        on_box: BoxObserver | None = None,
+    ) -> Tensor:
+        """Return log(clean mass * p_clean + sum of weight_k * p_worst(radius_k)), (B,)."""
+        terms = []
+        clean = self.radius.clean
+        if clean > 0.0:
+            logits = graph.evaluate(params, batch.inputs, on_point)
+            terms.append(label_log_probability(logits, batch.targets) + math.log(clean))
+        for k in range(len(noise.radii)):
+            if on_box is not None and isinstance(self.adversary, IBP):
+                box = self.adversary.logit_box(
+                    graph, params, batch.inputs, noise.radii[k], self.domain, on_box
+                )
+                worst = worst_logits(box, batch.targets)
+            else:
+                worst = self.adversary.worst_logits(
+                    graph, params, batch, noise.radii[k], self.domain, noise.starts
+                )
+            terms.append(label_log_probability(worst, batch.targets) + noise.log_weights[k])
+        if len(terms) == 1:
+            return terms[0]
+        return torch.logsumexp(torch.stack(terms), 0)
+
+    def value_grad_and_squares(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+    ) -> Gradients:
+        """See the base class; in closed form for linear layers, interval boxes and a single radius."""
+        boxes = isinstance(self.adversary, IBP) and not self.adversary.margins
+        passes = (("point",) if self.radius.clean > 0 else ()) + (("centre", "radius") if len(noise.radii) else ())
+        closed = len(noise.radii) == 0 or (boxes and len(noise.radii) == 1)
+        if not (closed and applies_to(graph)):
+            return super().value_grad_and_squares(graph, params, buffers, batch, noise)
+        weights = {**buffers, **params}
+        return linear_layer_gradients(
+            graph,
+            params,
+            len(batch.inputs),
+            lambda on_point, on_box: self.log_likelihood(graph, weights, batch, noise, on_point, on_box),
+            passes=passes,
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        return {
+            "likelihood": "RobustCategorical",
+            "radius": self.radius.describe(),
+            **self.adversary.describe(),
+            "domain": None if self.domain is None else list(self.domain),
+            "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
+        }

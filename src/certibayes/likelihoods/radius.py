@@ -1,0 +1,208 @@
+"""p_eps: how far the adversary may move the input, as a distribution on [0, inf).
+
+The robust likelihood is an expectation over p_eps. Each distribution gives that expectation as a mass at radius 0, which
+needs no bounds, and a weighted sum over radii: fixed ones (two points, quadrature) or Monte Carlo draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+
+INFLATION = 1.1
+"""Gowal et al. (2018) and the paper's supplement train with 1.1 times the radius they want to certify."""
+
+
+class Radii(NamedTuple):
+    """Radii (K,) and the logarithms of their weights (K,); weights and clean mass sum to 1."""
+
+    radii: Tensor
+    log_weights: Tensor
+
+
+class RadiusDistribution:
+    """A distribution p_eps.
+
+    Attributes:
+        clean: probability that the radius is exactly 0.
+    """
+
+    clean: float = 0.0
+
+    def nodes(self, generator: torch.Generator | None) -> Radii:
+        """Return the radii beside 0, drawn afresh where the distribution is sampled."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """Return what goes into a posterior's metadata."""
+        return {"distribution": type(self).__name__}
+
+
+def _require_radius(eta: float) -> None:
+    if not (math.isfinite(eta) and eta >= 0.0):
+        raise InvalidInput(f"eta must be a finite radius >= 0, got {eta}.")
+
+
+@dataclass(frozen=True)
+class TwoPoint(RadiusDistribution):
+    """Radius 0 with probability lam, eta otherwise: Eqn (5) of the paper.
+
+    lam = 1 or eta = 0 is the standard likelihood.
+    """
+
+    eta: float
+    lam: float = 0.25
+
+    def __post_init__(self) -> None:
+        _require_radius(self.eta)
+        if not 0.0 <= self.lam <= 1.0:
+            raise InvalidInput(f"lam is a probability, got {self.lam}.")
+
+    @classmethod
+    def for_radius(cls, eps: float, lam: float = 0.25, inflation: float = INFLATION) -> Self:
+        """Train for certificates at ``eps``: eta is 1.1 times that, as in the supplement."""
+        return cls(inflation * eps, lam)
+
+    @property
+    def clean(self) -> float:  # type: ignore[override]
+        """Probability of radius 0."""
+        return 1.0 if self.eta == 0.0 else self.lam
+
+    def nodes(self, generator: torch.Generator | None) -> Radii:
+        """Return eta, or nothing where all mass is at 0."""
+        if self.clean == 1.0:
+            return Radii(torch.empty(0), torch.empty(0))
+        return Radii(torch.tensor([self.eta]), torch.tensor([math.log1p(-self.lam)]))
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        return {"distribution": "TwoPoint", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Quantiles(RadiusDistribution):
+    """A distribution given by its inverse CDF or by a sampler.
+
+    Attributes:
+        inverse_cdf: maps probabilities (K,) in (0, 1) to radii (K,).
+        sampler: (number, generator) -> radii; instead of ``inverse_cdf``.
+        draws: Monte Carlo draws a batch (the paper takes 10). The logarithm of their mean is biased.
+        quadrature: number of fixed Gauss-Legendre nodes in probability, instead of draws; 8 are exact enough, and a
+            fixed function of the weights is what HMC needs.
+    """
+
+    inverse_cdf: Callable[[Tensor], Tensor] | None = None
+    sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
+    draws: int = 10
+    quadrature: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.inverse_cdf is None) == (self.sampler is None):
+            raise InvalidInput("give either inverse_cdf or sampler.")
+        if self.sampler is not None and self.quadrature is not None:
+            raise InvalidInput("quadrature needs inverse_cdf: a sampler has no fixed nodes.")
+        if self.draws < 1 or (self.quadrature is not None and self.quadrature < 1):
+            raise InvalidInput("draws and quadrature count radii, so they are at least 1.")
+
+    def _quantile(self, probabilities: Tensor) -> Tensor:
+        assert self.inverse_cdf is not None
+        return self.inverse_cdf(probabilities)
+
+    def nodes(self, generator: torch.Generator | None) -> Radii:
+        """Return quadrature nodes, or draws by inverse CDF."""
+        if self.quadrature is not None:
+            points, weights = np.polynomial.legendre.leggauss(self.quadrature)
+            probabilities = torch.from_numpy((points + 1) / 2)
+            log_weights = torch.from_numpy(np.log(weights / 2)).float()
+            radii = self._quantile(probabilities)
+        else:
+            log_weights = torch.full((self.draws,), -math.log(self.draws))
+            if self.sampler is not None:
+                radii = self.sampler(self.draws, generator)
+            else:
+                # Open at 1, where the quantile of an unbounded distribution is infinite.
+                radii = self._quantile(torch.rand(self.draws, generator=generator, dtype=torch.float64))
+        radii = radii.float()
+        if not bool((torch.isfinite(radii) & (radii >= 0)).all()):
+            raise InvalidInput(f"p_eps must give finite radii >= 0, got {radii.tolist()}.")
+        return Radii(radii, log_weights)
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        function = self.inverse_cdf or self.sampler
+        return {
+            "distribution": type(self).__name__,
+            "function": getattr(function, "__qualname__", str(function)),
+            "draws": self.draws,
+            "quadrature": self.quadrature,
+        }
+
+
+@dataclass(frozen=True)
+class _Scaled(Quantiles):
+    """A one-parameter family: ``eta`` times a standard distribution."""
+
+    eta: float = 0.1
+
+    def __init__(self, eta: float, draws: int = 10, quadrature: int | None = None):
+        _require_radius(eta)
+        object.__setattr__(self, "eta", eta)
+        super().__init__(self._standard_quantile, None, draws, quadrature)
+
+    @classmethod
+    def for_radius(cls, eps: float, inflation: float = INFLATION) -> Self:
+        """Scale by 1.1 times the radius that is to be certified."""
+        return cls(inflation * eps)
+
+    def _standard_quantile(self, probabilities: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        return {
+            "distribution": type(self).__name__,
+            "eta": self.eta,
+            "draws": self.draws,
+            "quadrature": self.quadrature,
+        }
+
+
+class Rayleigh(_Scaled):
+    """p(eps) = eps / eta² exp(-eps² / (2 eta²)), of the supplement."""
+
+    def _standard_quantile(self, probabilities: Tensor) -> Tensor:
+        return self.eta * torch.sqrt(-2.0 * torch.log1p(-probabilities))
+
+
+class Exponential(_Scaled):
+    """p(eps) = exp(-eps / eta) / eta, of the supplement."""
+
+    def _standard_quantile(self, probabilities: Tensor) -> Tensor:
+        return -self.eta * torch.log1p(-probabilities)
+
+
+@dataclass(frozen=True)
+class LinearRamp:
+    """Scale radii by a factor that grows linearly from 0 to 1 while training goes from ``start`` to ``end``.
+
+    Both are fractions of the whole training. The paper ramps over all of it.
+    """
+
+    start: float = 0.0
+    end: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.start < self.end <= 1.0:
+            raise InvalidInput(f"a ramp needs 0 <= start < end <= 1, got {self.start}, {self.end}.")
+
+    def __call__(self, progress: float) -> float:
+        """Return the factor at a fraction ``progress`` of training."""
+        return min(1.0, max(0.0, (progress - self.start) / (self.end - self.start)))

@@ -1,0 +1,65 @@
+"""One function, many weight samples: a loop on a CPU, vmap in chunks on a GPU.
+
+Everything in this library is written for one network. Stacked samples are dictionaries whose tensors have a
+leading dimension S. On a CPU a plain loop is faster than vmap; on a GPU vmap fills the device, and the
+chunk is halved until it fits in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from certibayes.networks.graph import Params
+
+Result = TypeVar("Result")
+
+
+def count(stacked: Params) -> int:
+    """Return the number S of stacked samples."""
+    return int(next(iter(stacked.values())).shape[0])
+
+
+def pick(stacked: Params, index: int) -> dict[str, Tensor]:
+    """Return one sample."""
+    return {name: tensor[index] for name, tensor in stacked.items()}
+
+
+def stack(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Stack samples along a new leading dimension."""
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> Iterator[Result]:
+    """Yield ``function`` of chunks of samples, each result with a leading dimension of that chunk's size.
+
+    ``function`` takes the parameters of one network and returns a tensor or a tuple of tensors.
+    """
+    total = count(stacked)
+    on_gpu = next(iter(stacked.values())).is_cuda
+    if not on_gpu:
+        for i in range(total):
+            yield pytree.tree_map(lambda t: t[None], function(pick(stacked, i)))
+        return
+    chunk, start = total, 0
+    while start < total:
+        part = {name: tensor[start : start + chunk] for name, tensor in stacked.items()}
+        try:
+            result = torch.vmap(function)(part)
+        except torch.cuda.OutOfMemoryError:
+            if chunk == 1:
+                raise
+            chunk = (chunk + 1) // 2
+            torch.cuda.empty_cache()
+            continue
+        yield result
+        start += chunk
+
+
+def map_samples(function: Callable[[dict[str, Tensor]], Tensor], stacked: Params) -> Tensor:
+    """Return ``function`` of every sample, stacked: (S, ...)."""
+    return torch.cat(list(each(function, stacked)))

@@ -1,0 +1,13 @@
+"""What inference returns: sample, predictor, save, load."""
+
+from certibayes.posteriors.posterior import (
+    FILE_NAME,
+    DiagonalGaussian,
+    Point,
+    Posterior,
+    Samples,
+    load,
+    versions,
+)
+
+__all__ = ["FILE_NAME", "DiagonalGaussian", "Point", "Posterior", "Samples", "load", "versions"]

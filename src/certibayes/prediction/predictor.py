@@ -1,0 +1,119 @@
+"""Predictors: fixed weight samples, averaged. The same samples predict, are attacked and are certified."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from certibayes.bounds import LARGEST
+from certibayes.errors import InvalidInput
+from certibayes.networks import Graph, Params, direct_sums
+from certibayes.networks.samples import count, map_samples
+
+
+class Predictor(nn.Module):
+    """The posterior predictive of N fixed weight samples (Eqn 1 of the paper).
+
+    ``forward`` returns log( 1/N sum_i softmax(f^{w_i}(x)) ), so it serves any tool that expects logits: their softmax
+    is the predictive distribution. Logits are computed in the samples' precision by direct sums; the softmax
+    and the mean run in float64, so that their rounding is negligible, and the result is rounded once.
+
+    Args:
+        graph: the network.
+        samples: parameters and buffers by name, each with a leading dimension N.
+    """
+
+    task = "classification"
+
+    def __init__(self, graph: Graph, samples: Params):
+        super().__init__()
+        self.graph = graph
+        self.names = tuple(samples)
+        for index, name in enumerate(self.names):
+            tensor = samples[name].detach().clone()
+            if not bool(torch.isfinite(tensor).all()) or float(tensor.abs().max()) > LARGEST:
+                raise InvalidInput(
+                    f"the samples of {name!r} hold NaN, infinite or absurdly large values (beyond 2^30). "
+                    "Training has probably diverged; lower the learning rate."
+                )
+            # Parameter names hold dots, which buffers may not, so buffers are numbered.
+            self.register_buffer(f"samples_{index}", tensor)
+
+    @property
+    def samples(self) -> dict[str, Tensor]:
+        """Stacked parameters and buffers by name, each (N, ...)."""
+        return {name: getattr(self, f"samples_{index}") for index, name in enumerate(self.names)}
+
+    @property
+    def size(self) -> int:
+        """Number N of weight samples."""
+        return count(self.samples)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision in which the networks run."""
+        return self.samples[self.names[0]].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the samples are."""
+        return self.samples[self.names[0]].device
+
+    @property
+    def classes(self) -> int:
+        """Number of outputs."""
+        return self.graph.classes
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of graph and samples: what a certificate refers to."""
+        sha = hashlib.sha256(json.dumps(self.graph.to_json(), sort_keys=True).encode())
+        for name, tensor in sorted(self.samples.items()):
+            sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+            sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        return sha.hexdigest()
+
+    def sample_outputs(self, x: Tensor) -> Tensor:
+        """Return the outputs of every network, (N, B, outputs)."""
+        self.graph.require_input(x)
+        with direct_sums():
+            x = x.to(self.dtype)
+            return map_samples(lambda params: self.graph.evaluate(params, x), self.samples)
+
+    def sample_log_probabilities(self, x: Tensor) -> Tensor:
+        """Return log softmax of every network in float64, (N, B, C)."""
+        return torch.log_softmax(self.sample_outputs(x).double(), -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return log mean softmax, (B, C)."""
+        mean = torch.logsumexp(self.sample_log_probabilities(x), 0) - torch.tensor(
+            self.size, dtype=torch.float64, device=x.device
+        ).log()
+        return mean.to(self.dtype)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return the predictive distribution, (B, C)."""
+        return self.sample_log_probabilities(x).exp().mean(0).to(self.dtype)
+
+    def predict(self, x: Tensor, batch_size: int = 1000) -> Tensor:
+        """Return the predicted class of each input, (B,), without gradients and in batches."""
+        with torch.no_grad():
+            return torch.cat([self(part).argmax(-1) for part in x.split(batch_size)])
+
+
+class RegressionPredictor(Predictor):
+    """The predictive mean of N fixed weight samples: ``forward`` returns 1/N sum_i f^{w_i}(x), (B, outputs)."""
+
+    task = "regression"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the predictive mean, (B, outputs)."""
+        return self.sample_outputs(x).double().mean(0).to(self.dtype)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Regression has none."""
+        raise InvalidInput("a regression predictor has no class probabilities; call it for the mean.")
