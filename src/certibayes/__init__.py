@@ -1,1 +1,69 @@
-"""Bayesian neural networks with honest uncertainty and a proof of robustness."""
+"""Bayesian neural networks with honest uncertainty and a proof of robustness.
+
+Certibayes infers a posterior whose likelihood accounts for the worst input within a radius, and proves for a test point
+a bound that no attack can cross. See Wicker et al., "Bayesian Inference with Certifiable Adversarial
+Robustness", AISTATS 2021.
+"""
+
+from certibayes import bounds, data, networks
+from certibayes._version import __version__
+from certibayes.attack import Attacked, attack
+from certibayes.bounds import Support, supports
+from certibayes.certify import Certificate, certify
+from certibayes.errors import CertibayesError
+from certibayes.inference import MAP, VOGN, Algorithm, GaussianPrior, Schedule, fit
+from certibayes.likelihoods import (
+    IBP,
+    PGD,
+    Categorical,
+    Exponential,
+    Likelihood,
+    LinearRamp,
+    Quantiles,
+    Rayleigh,
+    RobustCategorical,
+    RobustGaussian,
+    TwoPoint,
+)
+from certibayes.posteriors import DiagonalGaussian, Point, Posterior, Samples, load
+from certibayes.prediction import Predictor
+from certibayes.uncertainty import Uncertainty, uncertainty
+
+__all__ = [
+    "IBP",
+    "MAP",
+    "PGD",
+    "VOGN",
+    "Algorithm",
+    "Attacked",
+    "Categorical",
+    "CertibayesError",
+    "Certificate",
+    "DiagonalGaussian",
+    "Exponential",
+    "GaussianPrior",
+    "Likelihood",
+    "LinearRamp",
+    "Point",
+    "Posterior",
+    "Predictor",
+    "Quantiles",
+    "Rayleigh",
+    "RobustCategorical",
+    "RobustGaussian",
+    "Samples",
+    "Schedule",
+    "Support",
+    "TwoPoint",
+    "Uncertainty",
+    "__version__",
+    "attack",
+    "bounds",
+    "certify",
+    "data",
+    "fit",
+    "load",
+    "networks",
+    "supports",
+    "uncertainty",
+]

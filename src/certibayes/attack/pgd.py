@@ -116,9 +116,7 @@ def pgd(
         if restart > 0:
             noise = torch.rand(xs.shape, generator=generator, dtype=xs.dtype, device=xs.device)
             start = low + noise * (high - low)
-        iterate = _best_iterate(
-            log_probabilities, loss, start, ys, low, high, settings.steps, step_size
-        )
+        iterate = _best_iterate(log_probabilities, loss, start, ys, low, high, settings.steps, step_size)
         with torch.no_grad():
             found = margin_loss(log_probabilities(iterate), ys)
         better = found > best_loss[standing]

@@ -36,9 +36,7 @@ def interval_bounds(
     """
     return graph.fold(
         box,
-        lambda node, boxes: rules_for(node.operation).interval(
-            node.operation, node.weights(params), boxes, rounding
-        ),
+        lambda node, boxes: rules_for(node.operation).interval(node.operation, node.weights(params), boxes, rounding),
         observe,
     )
 
@@ -55,9 +53,7 @@ def worst_logits(box: Box, labels: Tensor) -> Tensor:
     return torch.where(is_label, box.lower, box.upper)
 
 
-def interval_margins(
-    graph: Graph, params: Params, box: Box, labels: Tensor, rounding: Rounding = IDEAL
-) -> Tensor:
+def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rounding: Rounding = IDEAL) -> Tensor:
     """Bound the margins m_j = z_y - z_j from below, with the last linear layer folded in.
 
     Bounding the difference (W_y - W_j) φ + b_y - b_j at once instead of z_y and z_j apart is never looser

@@ -57,4 +57,3 @@ def support_table() -> str:
     """Return the table of supported layers in Markdown, made from the registry."""
     rows = [f"| {kind.__name__} | {rules.description} |" for kind, rules in registered().items()]
     return "\n".join(["| operation | written as |", "| --- | --- |", *rows])
-

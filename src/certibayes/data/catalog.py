@@ -60,9 +60,7 @@ def load(name: str, data_dir: str | Path | None = None) -> DataSet:
     except CorruptFile as error:
         # Only here is it known which set the file belongs to, hence how to get it again.
         remedy = (
-            "Install certibayes again."
-            if name in EMBEDDED
-            else f"Delete it and run `{get_command(name, directory)}`."
+            "Install certibayes again." if name in EMBEDDED else f"Delete it and run `{get_command(name, directory)}`."
         )
         raise CorruptFile(f"{error} {remedy}") from error
 

@@ -77,9 +77,7 @@ def locate(name: str, directory: Path) -> dict[str, Path]:
     """
     layout, found = LAYOUTS[name], {}
     for file in layout.files:
-        candidates = [
-            directory / folder / (file + end) for folder in layout.folders for end in layout.suffixes
-        ]
+        candidates = [directory / folder / (file + end) for folder in layout.folders for end in layout.suffixes]
         if path := next((path for path in candidates if path.is_file()), None):
             found[file] = path
         elif file not in layout.optional:

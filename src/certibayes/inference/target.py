@@ -1,6 +1,6 @@
 """The target of inference: likelihood, prior, data size and temperature for one network.
 
-    log p(w | D) = 1/T ( sum_i log p(y_i | x_i, w) + log p(w) ) + constant
+log p(w | D) = 1/T ( sum_i log p(y_i | x_i, w) + log p(w) ) + constant
 """
 
 from __future__ import annotations
@@ -43,9 +43,7 @@ class Target:
         terms = [-0.5 * p * params[name].square().sum() for name, p in self.precision.items()]
         return torch.stack(terms).sum()
 
-    def mean_loss_and_gradient(
-        self, params: Params, batch: Batch, noise: Noise
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def mean_loss_and_gradient(self, params: Params, batch: Batch, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean negative log-likelihood of the batch and its gradient; the prior is not in it."""
 
         def loss(weights: dict[str, Tensor]) -> Tensor:

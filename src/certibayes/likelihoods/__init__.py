@@ -12,7 +12,6 @@ from certibayes.likelihoods.radius import (
     Rayleigh,
     TwoPoint,
 )
-from certibayes.likelihoods.robust import require_domain
 
 __all__ = [
     "IBP",
@@ -25,7 +24,6 @@ __all__ = [
     "Likelihood",
     "LinearRamp",
     "Noise",
-    "PGD",
     "Quantiles",
     "RadiusDistribution",
     "Rayleigh",
@@ -33,5 +31,4 @@ __all__ = [
     "RobustGaussian",
     "TwoPoint",
     "per_example_gradients",
-    "require_domain",
 ]

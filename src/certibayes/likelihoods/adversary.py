@@ -25,7 +25,13 @@ class Adversary:
     needs_starts = False
 
     def worst_logits(
-        self, graph: Graph, params: Params, batch: Batch, radius: Tensor, domain: Domain, starts: Tensor | None
+        self,
+        graph: Graph,
+        params: Params,
+        batch: Batch,
+        radius: Tensor,
+        domain: Domain,
+        starts: Tensor | None,
     ) -> Tensor:
         """Return logits (B, C) whose softmax at the label bounds, or estimates, the worst case.
 
@@ -73,7 +79,13 @@ class IBP(Adversary):
         return interval_bounds(graph, params, ideal_box(x, radius, domain), observe=observe)
 
     def worst_logits(
-        self, graph: Graph, params: Params, batch: Batch, radius: Tensor, domain: Domain, starts: Tensor | None
+        self,
+        graph: Graph,
+        params: Params,
+        batch: Batch,
+        radius: Tensor,
+        domain: Domain,
+        starts: Tensor | None,
     ) -> Tensor:
         """See the base class."""
         if self.margins:
@@ -122,7 +134,13 @@ class PGD(Adversary):
         return ascend(loss, start, lower, upper, self.steps, self.step_size * radius).detach()
 
     def worst_logits(
-        self, graph: Graph, params: Params, batch: Batch, radius: Tensor, domain: Domain, starts: Tensor | None
+        self,
+        graph: Graph,
+        params: Params,
+        batch: Batch,
+        radius: Tensor,
+        domain: Domain,
+        starts: Tensor | None,
     ) -> Tensor:
         """See the base class."""
         frozen = {name: tensor.detach() for name, tensor in params.items()}

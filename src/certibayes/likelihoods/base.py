@@ -91,9 +91,7 @@ def per_example_gradients(
 
     def one(weights: dict[str, Tensor], x: Tensor, y: Tensor, start: Tensor | None) -> Tensor:
         single = noise._replace(starts=None if start is None else start[None])
-        return likelihood.log_likelihood(
-            graph, {**buffers, **weights}, Batch(x[None], y[None]), single
-        ).squeeze(0)
+        return likelihood.log_likelihood(graph, {**buffers, **weights}, Batch(x[None], y[None]), single).squeeze(0)
 
     starts_dim = None if noise.starts is None else 0
     gradients, values = torch.vmap(torch.func.grad_and_value(one), in_dims=(None, 0, 0, starts_dim))(

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from certibayes.attack import label_scores
 from certibayes.bounds import Domain, worst_logits
-from certibayes.errors import InvalidInput
+from certibayes.bounds.checks import require_domain, require_labels
 from certibayes.likelihoods.adversary import IBP, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
 from certibayes.likelihoods.curvature import (
@@ -27,22 +27,8 @@ from certibayes.likelihoods.curvature import (
     linear_layer_gradients,
 )
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution
-from certibayes.likelihoods.robust import draw_noise, require_domain
+from certibayes.likelihoods.robust import draw_noise
 from certibayes.networks import Graph, Params
-
-
-def require_labels(graph: Graph, targets: Tensor) -> None:
-    """Raise unless targets are labels of the network's classes."""
-    if targets.dtype not in (torch.int64, torch.int32, torch.uint8, torch.int16) or targets.dim() != 1:
-        raise InvalidInput(
-            f"labels must be integers of shape (N,), got {targets.dtype} of shape {tuple(targets.shape)}. "
-            "For regression use RobustGaussian."
-        )
-    if targets.numel() and not (0 <= int(targets.min()) and int(targets.max()) < graph.classes):
-        raise InvalidInput(
-            f"labels run from {int(targets.min())} to {int(targets.max())}, but the network has {graph.classes} "
-            f"classes, 0 to {graph.classes - 1}."
-        )
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,7 @@ class Categorical(Likelihood):
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
-        require_labels(graph, batch.targets)
+        require_labels(batch.targets, graph.classes)
 
     def log_likelihood(
         self,
@@ -103,7 +89,7 @@ class RobustCategorical(Likelihood):
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
-        require_labels(graph, batch.targets)
+        require_labels(batch.targets, graph.classes)
         require_domain(batch.inputs, self.domain)
 
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
@@ -127,14 +113,10 @@ class RobustCategorical(Likelihood):
             terms.append(label_log_probability(logits, batch.targets) + math.log(clean))
         for k in range(len(noise.radii)):
             if on_box is not None and isinstance(self.adversary, IBP):
-                box = self.adversary.logit_box(
-                    graph, params, batch.inputs, noise.radii[k], self.domain, on_box
-                )
+                box = self.adversary.logit_box(graph, params, batch.inputs, noise.radii[k], self.domain, on_box)
                 worst = worst_logits(box, batch.targets)
             else:
-                worst = self.adversary.worst_logits(
-                    graph, params, batch, noise.radii[k], self.domain, noise.starts
-                )
+                worst = self.adversary.worst_logits(graph, params, batch, noise.radii[k], self.domain, noise.starts)
             terms.append(label_log_probability(worst, batch.targets) + noise.log_weights[k])
         if len(terms) == 1:
             return terms[0]

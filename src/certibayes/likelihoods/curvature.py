@@ -5,9 +5,9 @@ centre of the box, and as |W| r for its radius. The gradient of one example b is
 
     G_b = d_b x_bᵀ + e_b c_bᵀ + sign(W) * (f_b r_bᵀ),
 
-where d, e, f are the derivatives of its log-likelihood with respect to the three outputs. Squares and cross terms, summed
-over b, are matrix products of elementwise products: six in all. The derivatives come from one backward pass with
-respect to zero *probes* added to the outputs of each layer, in which no weight gradient is formed.
+where d, e, f are the derivatives of its log-likelihood with respect to the three outputs. Squares and cross terms,
+summed over b, are matrix products of elementwise products: six in all. The derivatives come from one backward pass
+with respect to zero *probes* added to the outputs of each layer, in which no weight gradient is formed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,7 @@ class _Use(NamedTuple):
 
 def applies_to(graph: Graph) -> bool:
     """Tell whether every parameter belongs to exactly one linear layer, used once."""
-    used = [
-        name
-        for node in graph.nodes
-        for name in node.roles.values()
-        if name in graph.parameters
-    ]
+    used = [name for node in graph.nodes for name in node.roles.values() if name in graph.parameters]
     linear = {name for node in graph.nodes if isinstance(node.operation, Linear) for name in node.roles.values()}
     flat = all(len(node.shape) == 1 for node in graph.nodes if isinstance(node.operation, Linear))
     return flat and len(used) == len(set(used)) and set(used) <= linear and set(used) == set(graph.parameters)
@@ -64,9 +59,7 @@ def linear_layer_gradients(
     """
     layers = [node for node in graph.nodes if isinstance(node.operation, Linear)]
     like = next(iter(params.values()))
-    probes = {
-        node.name: {kind: like.new_zeros(batch_size, *node.shape) for kind in passes} for node in layers
-    }
+    probes = {node.name: {kind: like.new_zeros(batch_size, *node.shape) for kind in passes} for node in layers}
 
     def probed(probes: dict[str, dict[str, Tensor]]) -> tuple[Tensor, tuple[Tensor, Any]]:
         inputs: dict[str, dict[str, Tensor]] = {node.name: {} for node in layers}

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Domain
+from certibayes.bounds.checks import require_domain
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversary import IBP, Adversary
 from certibayes.likelihoods.base import Batch, Likelihood, Noise
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution, TwoPoint
-from certibayes.likelihoods.robust import draw_noise, require_domain
+from certibayes.likelihoods.robust import draw_noise
 from certibayes.networks import Graph, Params
 
 
@@ -38,7 +39,7 @@ class RobustGaussian(Likelihood):
     """
 
     noise_std: float = 1.0
-    radius: RadiusDistribution = TwoPoint(0.0)
+    radius: RadiusDistribution = field(default_factory=lambda: TwoPoint(0.0))
     adversary: Adversary = field(default_factory=IBP)
     domain: Domain = None
     ramp: LinearRamp | None = field(default_factory=LinearRamp)
@@ -68,9 +69,7 @@ class RobustGaussian(Likelihood):
             prediction = graph.evaluate(params, batch.inputs)
             lower = upper = self.radius.clean * prediction
         for k in range(len(noise.radii)):
-            low, high = self.adversary.extremes(
-                graph, params, batch.inputs, noise.radii[k], self.domain, noise.starts
-            )
+            low, high = self.adversary.extremes(graph, params, batch.inputs, noise.radii[k], self.domain, noise.starts)
             weight = noise.log_weights[k].exp()
             lower, upper = lower + weight * low, upper + weight * high
         squared = torch.maximum((upper - batch.targets).square(), (lower - batch.targets).square())

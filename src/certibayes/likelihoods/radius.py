@@ -1,7 +1,7 @@
 """p_eps: how far the adversary may move the input, as a distribution on [0, inf).
 
-The robust likelihood is an expectation over p_eps. Each distribution gives that expectation as a mass at radius 0, which
-needs no bounds, and a weighted sum over radii: fixed ones (two points, quadrature) or Monte Carlo draws.
+The robust likelihood is an expectation over p_eps. Each distribution gives that expectation as a mass at radius 0,
+which needs no bounds, and a weighted sum over radii: fixed ones (two points, quadrature) or Monte Carlo draws.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""What the robust likelihoods share: their noise and the check of the domain."""
+"""What the robust likelihoods share: their noise."""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
-from certibayes.bounds import Domain
-from certibayes.errors import InvalidInput
 from certibayes.likelihoods.base import Batch, Noise
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution
 
@@ -27,18 +24,3 @@ def draw_noise(
         # Drawn on the CPU, so that a run gives the same numbers on every device.
         starts = torch.rand(batch.inputs.shape, generator=generator).mul_(2).sub_(1).to(batch.inputs)
     return Noise((nodes.radii * scale).to(batch.inputs), nodes.log_weights.to(batch.inputs), starts)
-
-
-def require_domain(x: Tensor, domain: Domain) -> None:
-    """Raise unless every input lies in the domain."""
-    if domain is None:
-        return
-    low, high = domain
-    if not low < high:
-        raise InvalidInput(f"a domain is (smallest, largest), got {domain}.")
-    if x.numel() and (float(x.min()) < low or float(x.max()) > high):
-        raise InvalidInput(
-            f"inputs run from {float(x.min()):.4g} to {float(x.max()):.4g}, outside the domain {domain}. Scale them, "
-            "state the right domain, or pass domain=None. Put normalisation inside the network "
-            "(certibayes.networks.Normalize), so that radii are in the units of the raw inputs."
-        )

@@ -73,9 +73,7 @@ def _paper_cnn(
     return _network(input_shape, layers)
 
 
-def paper_cifar(
-    input_shape: tuple[int, int, int] = (3, 32, 32), outputs: int = 10, seed: int = 0
-) -> nn.Sequential:
+def paper_cifar(input_shape: tuple[int, int, int] = (3, 32, 32), outputs: int = 10, seed: int = 0) -> nn.Sequential:
     """Build the CIFAR-10 network of the paper's main text: conv 32, conv 32 (4 x 4), max pool, dense 512."""
     return _paper_cnn((32, 32), 512, input_shape, outputs, seed)
 
@@ -110,16 +108,12 @@ def _gowal_cnn(
     return _network(input_shape, layers)
 
 
-def cnn_small(
-    input_shape: tuple[int, int, int] = (1, 28, 28), outputs: int = 10, seed: int = 0
-) -> nn.Sequential:
+def cnn_small(input_shape: tuple[int, int, int] = (1, 28, 28), outputs: int = 10, seed: int = 0) -> nn.Sequential:
     """Build the small CNN of Gowal et al. (2018), "On the effectiveness of interval bound propagation"."""
     return _gowal_cnn([(16, 4, 2), (32, 4, 1)], [100], input_shape, outputs, seed)
 
 
-def cnn_medium(
-    input_shape: tuple[int, int, int] = (1, 28, 28), outputs: int = 10, seed: int = 0
-) -> nn.Sequential:
+def cnn_medium(input_shape: tuple[int, int, int] = (1, 28, 28), outputs: int = 10, seed: int = 0) -> nn.Sequential:
     """Build the medium CNN of Gowal et al. (2018)."""
     convolutions = [(32, 3, 1), (32, 4, 2), (64, 3, 1), (64, 4, 2)]
     return _gowal_cnn(convolutions, [512, 512], input_shape, outputs, seed)

@@ -116,9 +116,7 @@ class Graph:
         observe: Callable[[Node, tuple[Tensor, ...], Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Compute the network's output (B, ...) for a batch of inputs (B, *input_shape)."""
-        return self.fold(
-            x, lambda node, inputs: node.operation.evaluate(node.weights(params), *inputs), observe
-        )
+        return self.fold(x, lambda node, inputs: node.operation.evaluate(node.weights(params), *inputs), observe)
 
     def require_input(self, x: Tensor, name: str = "x") -> None:
         """Raise unless ``x`` is a batch of inputs of this network."""
@@ -131,11 +129,7 @@ class Graph:
             return
         raise InvalidInput(
             f"{name} has shape {tuple(x.shape)}, but this network takes a batch of {self.input_shape}. "
-            + (
-                "Add the batch dimension: x[None]."
-                if tuple(x.shape) == self.input_shape
-                else "Reshape the inputs."
-            )
+            + ("Add the batch dimension: x[None]." if tuple(x.shape) == self.input_shape else "Reshape the inputs.")
         )
 
     def to_json(self) -> dict[str, Any]:

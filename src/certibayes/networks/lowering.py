@@ -147,7 +147,7 @@ def _(module: nn.Sigmoid) -> tuple[ops.Operation, dict[str, str]]:
 
 
 @lower_module(nn.MaxPool2d)
-def _(module: nn.MaxPool2d) -> tuple[ops.Operation, dict[str, str]]:
+def _(module: nn.MaxPool2d) -> tuple[ops.Operation | None, dict[str, str]]:
     return _max_pool(
         None,
         module.kernel_size,
@@ -160,7 +160,7 @@ def _(module: nn.MaxPool2d) -> tuple[ops.Operation, dict[str, str]]:
 
 
 @lower_module(nn.AvgPool2d)
-def _(module: nn.AvgPool2d) -> tuple[ops.Operation, dict[str, str]]:
+def _(module: nn.AvgPool2d) -> tuple[ops.Operation | None, dict[str, str]]:
     return _avg_pool(
         None,
         module.kernel_size,
@@ -173,7 +173,7 @@ def _(module: nn.AvgPool2d) -> tuple[ops.Operation, dict[str, str]]:
 
 
 @lower_module(nn.AdaptiveAvgPool2d)
-def _(module: nn.AdaptiveAvgPool2d) -> tuple[ops.Operation, dict[str, str]]:
+def _(module: nn.AdaptiveAvgPool2d) -> tuple[ops.Operation | None, dict[str, str]]:
     return _adaptive_avg_pool(None, module.output_size).operation, {}
 
 
@@ -197,9 +197,7 @@ def _(
 ) -> Lowered:
     if isinstance(padding, str) and padding != "valid":
         raise UnsupportedLayer("conv2d in functional form takes its padding as numbers.")
-    operation = ops.Conv2d(
-        pair(stride), _padding(padding, (1, 1), (1, 1), (1, 1)), pair(dilation), int(groups)
-    )
+    operation = ops.Conv2d(pair(stride), _padding(padding, (1, 1), (1, 1), (1, 1)), pair(dilation), int(groups))
     return Lowered(operation, (x,), {"weight": weight, "bias": bias})
 
 
@@ -259,9 +257,7 @@ def _max_pool(
     if return_indices:
         raise UnsupportedLayer("max_pool2d with return_indices=True has no bounds.")
     kernel = pair(kernel_size)
-    operation = ops.MaxPool2d(
-        kernel, pair(stride) if stride else kernel, pair(padding), pair(dilation), ceil_mode
-    )
+    operation = ops.MaxPool2d(kernel, pair(stride) if stride else kernel, pair(padding), pair(dilation), ceil_mode)
     return Lowered(operation, (x,))
 
 

@@ -142,9 +142,7 @@ class MaxPool2d(Operation):
 
     def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
         """See the class."""
-        return functional.max_pool2d(
-            inputs[0], self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode
-        )
+        return functional.max_pool2d(inputs[0], self.kernel, self.stride, self.padding, self.dilation, self.ceil_mode)
 
 
 @dataclass(frozen=True)
@@ -179,8 +177,7 @@ class AdaptiveAvgPool2d(Operation):
 
     def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
         """See the class."""
-        # torch's own stub forgets that None is allowed for a size.
-        return functional.adaptive_avg_pool2d(inputs[0], self.size)  # type: ignore[arg-type]
+        return functional.adaptive_avg_pool2d(inputs[0], self.size)
 
 
 @dataclass(frozen=True)

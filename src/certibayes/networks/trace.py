@@ -116,9 +116,12 @@ def unknown_calls(traced: fx.GraphModule) -> list[str]:
             leaf = traced.get_submodule(str(node.target))
             if type(leaf) not in lowering.modules:
                 unknown.append(f"{type(leaf).__name__} (at {node.target!r})")
-        elif node.op in ("call_function", "call_method") and not _is_shape_arithmetic(node):
-            if node.target not in lowering.functions:
-                unknown.append(getattr(node.target, "__name__", str(node.target)))
+        elif (
+            node.op in ("call_function", "call_method")
+            and not _is_shape_arithmetic(node)
+            and node.target not in lowering.functions
+        ):
+            unknown.append(getattr(node.target, "__name__", str(node.target)))
     return unknown
 
 
@@ -156,10 +159,11 @@ def _is_shape_arithmetic(node: fx.Node) -> bool:
             and isinstance(node.args[0], fx.Node)
             and _is_shape_arithmetic(node.args[0])
         )
-        or bool(node.args)
-        and all(
-            isinstance(a, (int, float)) or (isinstance(a, fx.Node) and _is_shape_arithmetic(a))
-            for a in node.args
+        or (
+            bool(node.args)
+            and all(
+                isinstance(a, (int, float)) or (isinstance(a, fx.Node) and _is_shape_arithmetic(a)) for a in node.args
+            )
         )
     )
 

@@ -126,9 +126,7 @@ def load(path: str | Path) -> Posterior:
         raise CorruptFile(f"{file} holds a posterior of kind {kind!r}, which this version does not know.")
     graph = Graph.from_json(record["graph"])
     buffers = {name: tensors.pop(f"buffer:{name}") for name in graph.buffers}
-    posterior = Posterior.kinds[kind].from_tensors(
-        Network(graph, {}, buffers), tensors, record.get("metadata", {})
-    )
+    posterior = Posterior.kinds[kind].from_tensors(Network(graph, {}, buffers), tensors, record.get("metadata", {}))
     posterior.metadata.setdefault("versions", record.get("versions", {}))
     return posterior
 

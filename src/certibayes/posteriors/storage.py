@@ -77,7 +77,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind} at {path}.")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except (safetensors.SafetensorError, OSError, ValueError) as error:

@@ -90,9 +90,10 @@ class Predictor(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return log mean softmax, (B, C)."""
-        mean = torch.logsumexp(self.sample_log_probabilities(x), 0) - torch.tensor(
-            self.size, dtype=torch.float64, device=x.device
-        ).log()
+        mean = (
+            torch.logsumexp(self.sample_log_probabilities(x), 0)
+            - torch.tensor(self.size, dtype=torch.float64, device=x.device).log()
+        )
         return mean.to(self.dtype)
 
     def probabilities(self, x: Tensor) -> Tensor:

@@ -39,8 +39,6 @@ def monotone(ulps: float, commutes_with_rounding: bool = False) -> IntervalRule:
 
 
 register(ops.ReLU, monotone(ulps=1, commutes_with_rounding=True), "nn.ReLU, F.relu, torch.relu")
-register(
-    ops.LeakyReLU, monotone(ulps=4, commutes_with_rounding=True), "nn.LeakyReLU, F.leaky_relu (slope >= 0)"
-)
+register(ops.LeakyReLU, monotone(ulps=4, commutes_with_rounding=True), "nn.LeakyReLU, F.leaky_relu (slope >= 0)")
 register(ops.Tanh, monotone(LIBRARY_ULPS), "nn.Tanh, torch.tanh")
 register(ops.Sigmoid, monotone(LIBRARY_ULPS), "nn.Sigmoid, torch.sigmoid")

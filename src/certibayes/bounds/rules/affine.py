@@ -17,9 +17,7 @@ from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 
 
-def linear_interval(
-    operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
-) -> Box:
+def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound y = x Wᵀ + b."""
     weight, bias = weights["weight"], weights.get("bias")
     terms = weight.shape[1]
@@ -28,9 +26,7 @@ def linear_interval(
     return Box(centre, functional.linear(spread, weight.abs(), _bias_error(weight, bias, terms, rounding)))
 
 
-def conv2d_interval(
-    operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
-) -> Box:
+def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound a convolution; every output is a dot product of (channels / groups) x kernel terms."""
     weight, bias = weights["weight"], weights.get("bias")
     terms = weight[0].numel()

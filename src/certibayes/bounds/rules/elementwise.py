@@ -1,8 +1,8 @@
 """Elementwise arithmetic: normalisation, batch norm with fixed statistics, scaling, shifting, residual sums.
 
 Each of these is y = a x + d with constants a and d. Computed in floats, in whatever order, it errs by a few units of
-|a| (|x| + |m|) + |d|, where m is what is subtracted before scaling. The widening g(16) of ``bounds.rounding`` allows more
-than thirty units, several times what the longest of these formulas can lose.
+|a| (|x| + |m|) + |d|, where m is what is subtracted before scaling. The widening g(16) of ``bounds.rounding`` allows
+more than thirty units, several times what the longest of these formulas can lose.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ def _per_channel(tensor: Tensor, like: Tensor) -> Tensor:
     return tensor.view((-1,) + (1,) * (like.dim() - 2))
 
 
-def batch_norm_interval(
-    operation: ops.BatchNorm, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
-) -> Box:
+def batch_norm_interval(operation: ops.BatchNorm, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound (x - m) / sqrt(v + eps) * a + b with fixed m and v."""
     box = boxes[0]
     scale = torch.rsqrt(weights["running_var"] + operation.eps)
@@ -47,9 +45,7 @@ def batch_norm_interval(
     return Box(operation.evaluate(weights, box.centre), radius)
 
 
-def normalize_interval(
-    operation: ops.Normalize, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
-) -> Box:
+def normalize_interval(operation: ops.Normalize, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound (x - mean) / std."""
     box = boxes[0]
     spread = rounding.spread(box, TERMS)
@@ -70,9 +66,7 @@ def scale_interval(
     return Box(operation.evaluate(weights, boxes[0].centre), radius)
 
 
-def shift_interval(
-    operation: ops.Shift, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
-) -> Box:
+def shift_interval(operation: ops.Shift, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound x plus or minus a constant; the sum may be broadcast to a larger shape."""
     centre = operation.evaluate(weights, boxes[0].centre)
     radius = rounding.spread(boxes[0], TERMS)

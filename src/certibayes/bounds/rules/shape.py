@@ -9,9 +9,7 @@ from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 
 
-def reshape_interval(
-    operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
-) -> Box:
+def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Reshape centre and radius alike."""
     box = boxes[0]
     return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius))

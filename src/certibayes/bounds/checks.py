@@ -1,0 +1,54 @@
+"""Checks at the borders: what must hold before anything is bounded, attacked or trained on."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds.box import Domain
+from certibayes.errors import InvalidInput
+
+
+def require_finite(x: Tensor, what: str) -> None:
+    """Raise if a float tensor holds NaN or infinite values."""
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        raise InvalidInput(f"{what} hold NaN or infinite values. Clean the data first.")
+
+
+def require_domain(x: Tensor, domain: Domain) -> None:
+    """Raise unless every input lies in the domain."""
+    if domain is None:
+        return
+    low, high = domain
+    if not low < high:
+        raise InvalidInput(f"a domain is (smallest, largest), got {domain}.")
+    if x.numel() and (float(x.min()) < low or float(x.max()) > high):
+        raise InvalidInput(
+            f"inputs run from {float(x.min()):.4g} to {float(x.max()):.4g}, outside the domain {domain}. Scale them, "
+            "state the right domain, or pass domain=None. Normalisation belongs inside the network "
+            "(certibayes.networks.Normalize), so that radii are in the units of the raw inputs."
+        )
+
+
+def require_radius(eps: float) -> None:
+    """Raise unless eps is a finite number >= 0."""
+    if not (math.isfinite(eps) and eps >= 0):
+        raise InvalidInput(f"eps must be a finite radius >= 0, got {eps}.")
+
+
+def require_labels(labels: Tensor, classes: int, count: int | None = None) -> None:
+    """Raise unless ``labels`` are integers of shape (N,) from 0 to ``classes`` - 1."""
+    if labels.is_floating_point() or labels.dtype == torch.bool or labels.dim() != 1:
+        raise InvalidInput(
+            f"labels must be integers of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}. "
+            "For regression use RobustGaussian."
+        )
+    if count is not None and len(labels) != count:
+        raise InvalidInput(f"there are {count} inputs but {len(labels)} labels.")
+    if labels.numel() and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        raise InvalidInput(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but the network has {classes} classes, "
+            f"0 to {classes - 1}."
+        )

@@ -1,0 +1,110 @@
+"""Certificates: what was proved about which points, and in which words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from certibayes._version import __version__
+from certibayes.bounds import Domain
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What was proved for a batch of points.
+
+    Attributes:
+        labels: the class in question for each point, (B,).
+        predicted: the class the predictor gives the point itself, (B,).
+        certified: where it is proved that every input in the ball is classified as its label, (B,). It implies
+            that the point itself is.
+        lower: lower bounds on every class probability over the ball, float64 (B, C).
+        upper: upper bounds, float64 (B, C).
+        eps: l-infinity radius.
+        domain: inputs are known to lie in it; None for all of space.
+        bounds: how networks were bounded.
+        rule: how the bounds of N networks were combined.
+        rounding: ``"outward"`` if the proof holds for the float program, ``"ideal"`` if for exact arithmetic only.
+        samples: number N of weight samples of the predictor.
+        dtype: precision of the predictor.
+        digest: SHA-256 of the predictor.
+        version: of certibayes.
+    """
+
+    labels: Tensor
+    predicted: Tensor
+    certified: Tensor
+    lower: Tensor
+    upper: Tensor
+    eps: float
+    domain: Domain
+    bounds: str
+    rule: str
+    rounding: str
+    samples: int
+    dtype: str
+    digest: str
+    version: str = __version__
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.labels)
+
+    @property
+    def certified_fraction(self) -> float:
+        """Fraction of all points that are certified: a lower bound on robust accuracy."""
+        return float(self.certified.double().mean()) if len(self) else 0.0
+
+    @property
+    def accuracy(self) -> float:
+        """Fraction of points that are predicted as their label."""
+        return float((self.predicted == self.labels).double().mean()) if len(self) else 0.0
+
+    @property
+    def statement(self) -> str:
+        """What was proved, in words."""
+        where = "" if self.domain is None else f" with values in [{self.domain[0]:g}, {self.domain[1]:g}]"
+        program = (
+            f"the {self.dtype} program that evaluates it by direct sums (no TF32, no autocast), in any batch size "
+            "and on any number of threads"
+            if self.rounding == "outward"
+            else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
+        )
+        return (
+            f"For each point marked certified, every input{where} within l-infinity distance {self.eps:g} of it is "
+            f"classified as the point's label by the mean prediction of the {self.samples} fixed weight "
+            f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
+            f"For every point, marked or not, all class probabilities over that ball lie between lower and upper. "
+            f"Proved by {self.bounds} bounds and the rule {self.rule}, for {program}. "
+            "Nothing is said about other weight samples, other radii or other kinds of change."
+        )
+
+    def __repr__(self) -> str:
+        count = int(self.certified.sum())
+        return (
+            f"Certificate({count} of {len(self)} points certified at eps={self.eps:g}, {self.bounds}, {self.rule}, "
+            f"{self.rounding})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain lists, numbers and strings."""
+        return {
+            "statement": self.statement,
+            "eps": self.eps,
+            "norm": "linf",
+            "domain": None if self.domain is None else list(self.domain),
+            "bounds": self.bounds,
+            "rule": self.rule,
+            "rounding": self.rounding,
+            "samples": self.samples,
+            "dtype": self.dtype,
+            "digest": self.digest,
+            "version": self.version,
+            "labels": self.labels.tolist(),
+            "predicted": self.predicted.tolist(),
+            "certified": self.certified.tolist(),
+            "lower": self.lower.tolist(),
+            "upper": self.upper.tolist(),
+        }

@@ -1,0 +1,160 @@
+"""``certify``: a predictor and balls of inputs in, a certificate out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, interval_bounds, outward_box
+from certibayes.bounds.checks import require_domain, require_finite, require_labels, require_radius
+from certibayes.certify.certificate import Certificate
+from certibayes.certify.rules import RULES
+from certibayes.certify.softmax import probability_bounds
+from certibayes.errors import InvalidInput, UnsoundBounds
+from certibayes.networks import direct_sums
+from certibayes.networks.samples import each
+from certibayes.posteriors import Posterior
+from certibayes.prediction import Predictor
+
+BOUNDS = ("ibp",)
+
+
+def certify(
+    predictor: Predictor,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    eps: float,
+    bounds: str = "ibp",
+    rule: str = "theorem1",
+    domain: Domain = None,
+    rounding: str = "outward",
+    batch_size: int = 500,
+    progress: Callable[[int, int], None] | None = None,
+) -> Certificate:
+    """Prove, where possible, that no input within ``eps`` of a point changes its class.
+
+    Args:
+        predictor: from ``posterior.predictor(samples, seed)``; the certificate is about exactly these samples.
+        x: points (B, ...), inside the domain.
+        y: labels (B,); a point is certified if the ball is classified as its label. By default the predicted classes.
+        eps: l-infinity radius.
+        bounds: ``"ibp"``.
+        rule: ``"theorem1"`` or ``"pairwise"``.
+        domain: smallest and largest value an input can take; the ball is intersected with it.
+        rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
+        batch_size: points bounded at once.
+        progress: called with (points done, all points).
+
+    Raises:
+        InvalidInput: the points, labels or settings cannot be used.
+        UnsoundBounds: a bound came out NaN, infinite or inverted; nothing is concluded from it.
+    """
+    _require_settings(predictor, bounds, rule, batch_size)
+    require_radius(eps)
+    x = x.to(predictor.device, predictor.dtype)
+    predictor.graph.require_input(x)
+    require_finite(x, "the points")
+    require_domain(x, domain)
+    if x.numel() and float(x.abs().max()) + eps > LARGEST:
+        raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
+    rounding_mode = by_name(rounding, predictor.dtype)
+    predicted = predictor.predict(x, batch_size) if len(x) else torch.zeros(0, dtype=torch.int64)
+    labels = predicted if y is None else y.to(predicted.device)
+    require_labels(labels, predictor.classes, len(x))
+    slack = _predictor_slack(predictor) if rounding_mode.outward else 0.0
+    certified, lowest, highest = [], [], []
+    done = 0
+    for part, part_labels in zip(x.split(batch_size), labels.split(batch_size), strict=True):
+        box = outward_box(part, eps, domain) if rounding_mode.outward else ideal_box(part, eps, domain)
+        lower, upper = logit_bounds(predictor, box, rounding)
+        margin = RULES[rule](lower, upper, part_labels.to(lower.device))
+        certified.append(margin > 2 * slack)
+        smallest, largest = (bound.mean(0) for bound in probability_bounds(lower, upper))
+        lowest.append(smallest * (1 - slack))
+        highest.append(largest * (1 + slack))
+        done += len(part)
+        if progress is not None:
+            progress(done, len(x))
+    return Certificate(
+        labels=labels,
+        predicted=predicted,
+        certified=_joined(certified, torch.zeros(0, dtype=torch.bool)),
+        lower=_joined(lowest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
+        upper=_joined(highest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
+        eps=float(eps),
+        domain=domain,
+        bounds=bounds,
+        rule=rule,
+        rounding=rounding,
+        samples=predictor.size,
+        dtype=str(predictor.dtype).removeprefix("torch."),
+        digest=predictor.digest,
+    )
+
+
+@torch.no_grad()
+def logit_bounds(predictor: Predictor, box: Box, rounding: str = "outward") -> tuple[Tensor, Tensor]:
+    """Bound the logits of every network of a predictor.
+
+    Returns:
+        Lower and upper ends in float64, (N, B, C).
+
+    Raises:
+        UnsoundBounds: they are not finite, or inverted.
+    """
+    mode = by_name(rounding, predictor.dtype)
+    lower, upper = [], []
+    with direct_sums():
+        for centre, radius in each(
+            lambda params: tuple(interval_bounds(predictor.graph, params, box, mode)), predictor.samples
+        ):
+            low, high = Box(centre, radius).ends()
+            lower.append(low)
+            upper.append(high)
+    lows, highs = torch.cat(lower), torch.cat(upper)
+    if not bool((torch.isfinite(lows) & torch.isfinite(highs) & (lows <= highs)).all()):
+        raise UnsoundBounds(
+            "the bounds are NaN, infinite or inverted, so nothing can be proved. Most likely the weights or the radius "
+            "are so large that intervals overflow; try a smaller eps or look at the posterior's widths."
+        )
+    return lows, highs
+
+
+def _predictor_slack(predictor: Predictor) -> float:
+    """Relative change that rounding the predictor's last step can make, with room to spare.
+
+    Logits are bounded as the float program computes them. Softmax, mean and logarithm run in float64 and are
+    rounded once to the predictor's precision, which is monotone but may produce a tie; a class that leads by more
+    than 2 slack in probability leads by more than the float spacing at log p <= log C.
+    """
+    unit = torch.finfo(predictor.dtype).eps / 2
+    return 4 * unit * (1 + math.log(predictor.classes)) + 2.0**-50 * (predictor.size + 16)
+
+
+def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: int) -> None:
+    if isinstance(predictor, Posterior):
+        raise InvalidInput(
+            "certificates are about fixed weight samples. Draw them first: "
+            "certify(posterior.predictor(samples=35, seed=0), ...)."
+        )
+    if not isinstance(predictor, Predictor):
+        raise InvalidInput(
+            f"certify takes a Predictor, not {type(predictor).__name__}. For a single network write "
+            "certibayes.Point(net).predictor(); for several, certibayes.Samples.from_modules([...]).predictor(n)."
+        )
+    if predictor.task != "classification":
+        raise InvalidInput("class certificates need a classifier; this predictor does regression.")
+    if bounds not in BOUNDS:
+        raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {bounds!r}.")
+    if rule not in RULES:
+        raise InvalidInput(f"rule must be one of {', '.join(RULES)}, got {rule!r}.")
+    if batch_size < 1:
+        raise InvalidInput(f"batch_size must be at least 1, got {batch_size}.")
+
+
+def _joined(parts: list[Tensor], empty: Tensor) -> Tensor:
+    return torch.cat(parts) if parts else empty

@@ -1,0 +1,91 @@
+"""Checkpoints: everything a run needs to go on with the same bits, in one safetensors file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from certibayes.errors import CorruptFile, RunExists
+from certibayes.posteriors.storage import read_tensors, write_tensors
+
+FILE_NAME = "checkpoint.safetensors"
+
+State = TypeVar("State")
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    Attributes:
+        step: steps made since the start.
+        history: one record an epoch, as callbacks see them.
+        loss_sum: of the losses since the current epoch began, so that a resumed epoch reports the same mean.
+    """
+
+    step: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+    loss_sum: float = 0.0
+
+
+def write_checkpoint(
+    directory: Path,
+    run: dict[str, Any],
+    state: Any,
+    buffers: dict[str, Tensor],
+    generators: dict[str, torch.Generator],
+    progress: Progress,
+) -> None:
+    """Write a checkpoint, replacing the last one only when the new one is complete.
+
+    Args:
+        directory: of the run.
+        run: what identifies the run; compared when it is resumed.
+        state: the algorithm's state, a pytree of tensors.
+        buffers: of the network.
+        generators: by name.
+        progress: how far the run has come.
+    """
+    leaves, _ = pytree.tree_flatten(state)
+    tensors = {f"state:{index:04d}": leaf for index, leaf in enumerate(leaves)}
+    tensors |= {f"buffer:{name}": tensor for name, tensor in buffers.items()}
+    tensors |= {f"generator:{name}": generator.get_state() for name, generator in generators.items()}
+    record = {"run": run, "step": progress.step, "history": progress.history, "loss_sum": progress.loss_sum}
+    write_tensors(directory / FILE_NAME, "checkpoint", tensors, record)
+
+
+def read_checkpoint(
+    directory: Path,
+    run: dict[str, Any],
+    state: State,
+    buffers: dict[str, Tensor],
+    generators: dict[str, torch.Generator],
+) -> tuple[State, dict[str, Tensor], Progress]:
+    """Read a checkpoint into a state of the same structure, and set the generators.
+
+    Raises:
+        RunExists: the checkpoint belongs to a run with other settings; the message names them.
+    """
+    tensors, record = read_tensors(directory / FILE_NAME, "checkpoint")
+    differing = [key for key in run if record["run"].get(key) != run[key]]
+    if differing:
+        found = {key: record["run"].get(key) for key in differing}
+        raise RunExists(
+            f"{directory} holds another run; it differs in {', '.join(differing)} (there: {found}). Resume with the "
+            "settings it was started with, or choose another directory."
+        )
+    leaves, structure = pytree.tree_flatten(state)
+    try:
+        read = [tensors[f"state:{index:04d}"].to(leaf.device) for index, leaf in enumerate(leaves)]
+        for name, generator in generators.items():
+            generator.set_state(tensors[f"generator:{name}"])
+        buffers = {name: tensors[f"buffer:{name}"].to(tensor.device) for name, tensor in buffers.items()}
+    except KeyError as error:
+        raise CorruptFile(f"the checkpoint in {directory} lacks {error}; start the run afresh.") from error
+    progress = Progress(record["step"], record["history"], record["loss_sum"])
+    return pytree.tree_unflatten(read, structure), buffers, progress

@@ -1,0 +1,40 @@
+"""Batch norm statistics: refreshed from clean training data between epochs, constants inside a step.
+
+Train-mode batch norm has no per-example likelihood, since each output depends on the whole batch. So the
+statistics are recomputed from data with the current parameters, layer by layer in one forward pass, and held fixed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from certibayes.networks import Graph, Node, Params
+from certibayes.networks.operations import BatchNorm
+
+EXAMPLES = 2048
+"""How many training examples the statistics are taken from."""
+
+
+def has_statistics(graph: Graph) -> bool:
+    """Tell whether the network holds batch norm layers."""
+    return any(isinstance(node.operation, BatchNorm) for node in graph.nodes)
+
+
+@torch.no_grad()
+def refresh_statistics(graph: Graph, params: Params, buffers: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+    """Return ``buffers`` with mean and variance of what each batch norm layer sees for inputs ``x``."""
+    refreshed = dict(buffers)
+
+    def normalise_afresh(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if not isinstance(node.operation, BatchNorm):
+            return output
+        dims = [d for d in range(inputs[0].dim()) if d != 1]
+        variance, mean = torch.var_mean(inputs[0], dims, correction=0)
+        refreshed[node.roles["running_mean"]] = mean
+        refreshed[node.roles["running_var"]] = variance
+        # Later layers must see what this one gives with its new statistics.
+        return node.operation.evaluate(node.weights({**refreshed, **params}), *inputs)
+
+    graph.evaluate({**buffers, **params}, x[:EXAMPLES], normalise_afresh)
+    return refreshed
