@@ -166,6 +166,7 @@ class _Run:
         }
         self.done = checkpoints.Progress()
         self.losses: list[Tensor] = []
+        self.saved = time.monotonic()
 
     def go(self, params: dict[str, Tensor], resume: bool, shown: bool) -> Posterior:
         """Run to the end and return the posterior."""
@@ -185,22 +186,37 @@ class _Run:
 
     def _epoch(self, display: TrainingDisplay, stop: StopRequest) -> None:
         """Make the steps of one epoch that are still to be made."""
-        started = saved = time.monotonic()
+        started = time.monotonic()
         epoch, first = divmod(self.done.step, self.source.steps)
         for batch in self.source.epoch(derived_seed(self.seed, "epoch", epoch), skip=first):
             self._step(batch)
             if len(self.losses) == FINITE_EVERY:
                 self._drain(display)
-            if stop.asked:
-                self._interrupt(display)
-            if self.directory is not None and time.monotonic() - saved > self.checkpoint_every:
-                self._drain(display)
-                self._save()
-                saved = time.monotonic()
+            # An epoch's last step is followed by its figures; they belong into the same checkpoint.
+            if self.done.step % self.source.steps:
+                self._pause(display, stop)
         self._drain(display)
         if has_statistics(self.target.graph):
             self._refresh()
         self._finish_epoch(epoch, time.monotonic() - started, display)
+        self._pause(display, stop)
+
+    def _pause(self, display: TrainingDisplay, stop: StopRequest) -> None:
+        """Between two steps: write a checkpoint if it is time, and stop if that was asked for."""
+        due = self.directory is not None and time.monotonic() - self.saved > self.checkpoint_every
+        if not (due or stop.asked):
+            return
+        self._drain(display)
+        self._save()
+        if stop.asked and self.done.step < self.total:
+            raise Interrupted(
+                f"stopped after {self.done.step} of {self.total} steps. "
+                + (
+                    f"A checkpoint is in {self.directory}; resume=True (--resume) goes on from it."
+                    if self.directory is not None
+                    else "No checkpoint directory was given, so nothing was kept; pass checkpoint=... next time."
+                )
+            )
 
     def _step(self, batch: Batch) -> None:
         fraction = self.done.step / self.total
@@ -229,18 +245,7 @@ class _Run:
             checkpoints.write_checkpoint(
                 self.directory, self.identity, self.state, self.target.buffers, self.generators, self.done
             )
-
-    def _interrupt(self, display: TrainingDisplay) -> None:
-        self._drain(display)
-        self._save()
-        raise Interrupted(
-            f"stopped after {self.done.step} of {self.total} steps. "
-            + (
-                f"A checkpoint is in {self.directory}; resume=True (--resume) goes on from it."
-                if self.directory is not None
-                else "No checkpoint directory was given, so nothing was kept; pass checkpoint=... next time."
-            )
-        )
+        self.saved = time.monotonic()
 
     def _refresh(self) -> None:
         buffers = refresh_statistics(
