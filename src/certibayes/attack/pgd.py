@@ -105,27 +105,22 @@ def pgd(
     step_size = eps * (settings.step_size if settings.step_size is not None else 2.5 / settings.steps)
     best = x.clone()
     with torch.no_grad():
-        best_loss = margin_loss(log_probabilities(x), y)
+        best_margin = margin_loss(log_probabilities(x), y)
     for restart in range(settings.restarts):
-        standing = (best_loss <= 0).nonzero().squeeze(-1)
+        standing = (best_margin <= 0).nonzero().squeeze(-1)
         if standing.numel() == 0:
             break
-        xs, ys, low, high = x[standing], y[standing], lower[standing], upper[standing]
-        loss = LOSSES[settings.losses[restart % len(settings.losses)]]
-        start = xs
+        low, high = lower[standing], upper[standing]
+        start = x[standing]
         if restart > 0:
-            noise = torch.rand(xs.shape, generator=generator, dtype=xs.dtype, device=xs.device)
+            noise = torch.rand(low.shape, generator=generator, dtype=low.dtype, device=low.device)
             start = low + noise * (high - low)
-        iterate = _best_iterate(log_probabilities, loss, start, ys, low, high, settings.steps, step_size)
-        with torch.no_grad():
-            found = margin_loss(log_probabilities(iterate), ys)
-        better = found > best_loss[standing]
-        best[standing[better]] = iterate[better]
-        best_loss[standing[better]] = found[better]
+        loss = LOSSES[settings.losses[restart % len(settings.losses)]]
+        _climb(log_probabilities, loss, start, y, lower, upper, settings.steps, step_size, standing, best, best_margin)
     return best
 
 
-def _best_iterate(
+def _climb(
     log_probabilities: LogProbabilities,
     loss: Callable[[Tensor, Tensor], Tensor],
     start: Tensor,
@@ -134,17 +129,30 @@ def _best_iterate(
     upper: Tensor,
     steps: int,
     step_size: float,
-) -> Tensor:
-    """Climb and keep the iterate with the largest margin, which need not be the last."""
-    x = torch.clamp(start, lower, upper)
-    best, best_margin = x.clone(), torch.full_like(x.flatten(1)[:, 0], -torch.inf)
-    for _ in range(steps + 1):
-        x = x.detach().requires_grad_(True)
+    standing: Tensor,
+    best: Tensor,
+    best_margin: Tensor,
+) -> None:
+    """Climb from ``start`` for the points ``standing``, keeping in ``best`` the iterate with the largest margin.
+
+    A point that has fallen is not attacked further, so weak networks cost little.
+    """
+    x = torch.clamp(start, lower[standing], upper[standing])
+    for step in range(steps + 1):
+        x = x.detach().requires_grad_(step < steps)
         outputs = log_probabilities(x)
-        (gradient,) = torch.autograd.grad(loss(outputs, y).sum(), x)
         with torch.no_grad():
-            margin = margin_loss(outputs.detach(), y)
-            better = margin > best_margin
-            best[better], best_margin = x.detach()[better], torch.maximum(margin, best_margin)
-            x = torch.clamp(x + step_size * gradient.sign(), lower, upper)
-    return best
+            margin = margin_loss(outputs, y[standing])
+            better = margin > best_margin[standing]
+            best[standing[better]] = x.detach()[better]
+            best_margin[standing[better]] = margin[better]
+        if step == steps:
+            return
+        (gradient,) = torch.autograd.grad(loss(outputs, y[standing]).sum(), x)
+        with torch.no_grad():
+            alive = best_margin[standing] <= 0
+            standing = standing[alive]
+            if standing.numel() == 0:
+                return
+            moved = x[alive] + step_size * gradient[alive].sign()
+            x = torch.clamp(moved, lower[standing], upper[standing])

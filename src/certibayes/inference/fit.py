@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Iterable
@@ -159,7 +160,9 @@ class _Run:
     def __post_init__(self) -> None:
         device = self.source.example().inputs.device
         self.total = self.epochs * self.source.steps
-        self.identity = {**self.settings, "graph": self.target.graph.to_json()}
+        # As JSON gives them back (lists for tuples), so that they compare equal to what a file holds.
+        self.settings = json.loads(json.dumps(self.settings))
+        self.identity = json.loads(json.dumps({**self.settings, "graph": self.target.graph.to_json()}))
         self.generators = {
             "likelihood": torch.Generator().manual_seed(derived_seed(self.seed, "likelihood")),
             "algorithm": torch.Generator(device).manual_seed(derived_seed(self.seed, "algorithm")),

@@ -47,8 +47,8 @@ class VOGN(Algorithm[VOGNState]):
             initial curvature, which is learned from then on.
     """
 
-    lr: float = 0.02
-    betas: tuple[float, float] = (0.9, 0.999)
+    lr: float = 0.003
+    betas: tuple[float, float] = (0.9, 0.99)
     initial_std: float = 0.01
 
     def __post_init__(self) -> None:

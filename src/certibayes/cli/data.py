@@ -1,0 +1,60 @@
+"""certibayes data."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from certibayes import data
+from certibayes.cli.options import DataDir, JsonOption
+from certibayes.cli.terminal import console, notes, print_json, told_plainly
+
+data_app = typer.Typer(help="List data sets, and get them from their publishers.", invoke_without_command=True)
+
+
+@data_app.callback()
+def list_command(context: typer.Context, data_dir: DataDir = None, as_json: JsonOption = False) -> None:
+    """List the data sets and say which are here."""
+    if context.invoked_subcommand is not None:
+        return
+    with told_plainly():
+        here = {name: data.is_available(name, data_dir) for name in data.names()}
+        if as_json:
+            print_json({"data_dir": str(data.data_directory(data_dir)), "available": here})
+            return
+        table = Table("data set", "here", "get it with")
+        for name, available in here.items():
+            command = "" if available else f"certibayes data get {name}"
+            table.add_row(name, "[green]yes[/green]" if available else "no", command)
+        console.print(table)
+        console.print(f"looked in {data.data_directory(data_dir)}; digits and diabetes are part of the package")
+
+
+@data_app.command("get")
+def get_command(
+    name: Annotated[str, typer.Argument(help="Name of the data set.")],
+    data_dir: DataDir = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Download a data set from its publisher, with its checksum; an interrupted download goes on where it stopped."""
+    with told_plainly():
+        bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=notes,
+            disable=as_json,
+        )  # fmt: skip
+        tasks = {}
+        with bar:
+
+            def move(file: str, done: int, total: int | None) -> None:
+                if file not in tasks:
+                    tasks[file] = bar.add_task(file)
+                bar.update(tasks[file], completed=done, total=total)
+
+            where = data.download(name, data_dir, move)
+        if as_json:
+            print_json({"name": name, "path": str(where)})
+        else:
+            console.print(f"{name} is in [bold]{where}[/bold]", highlight=False)

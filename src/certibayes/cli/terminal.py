@@ -1,0 +1,75 @@
+"""What every command shares: the console, errors in one line, JSON on request, and exit codes.
+
+0    done
+1    an error, told in a sentence
+2    wrong usage (typer's own)
+3    done, but a bar set by --at-least was missed
+130  interrupted; the message says how to go on
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from certibayes.errors import CertibayesError, Interrupted
+
+FAILED, BELOW_BAR, INTERRUPTED = 1, 3, 130
+
+console = Console()
+"""Results, on standard output."""
+
+notes = Console(stderr=True)
+"""Progress and errors, on standard error, so that --json output can be piped."""
+
+
+@contextmanager
+def told_plainly() -> Iterator[None]:
+    """Turn expected errors into a sentence and an exit code; anything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except Interrupted as stop:
+        notes.print(f"[yellow]{stop}[/yellow]", highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        notes.print("[yellow]interrupted[/yellow]")
+        raise typer.Exit(INTERRUPTED) from None
+    except (CertibayesError, OSError) as error:
+        notes.print("[bold red]error:[/bold red]", str(error), highlight=False, markup=True, soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+
+
+def print_json(record: dict[str, Any]) -> None:
+    """Write one JSON object to standard output and nothing else."""
+    json.dump(record, sys.stdout)
+    sys.stdout.write("\n")
+
+
+def check_bar(value: float, at_least: float | None, what: str) -> None:
+    """Exit with code 3 if ``value`` misses the bar."""
+    if at_least is not None and value < at_least:
+        notes.print(f"[red]{what} {value:.4f} is below {at_least:g}[/red]", highlight=False)
+        raise typer.Exit(BELOW_BAR)
+
+
+@contextmanager
+def progress_bar(title: str, shown: bool) -> Iterator[Any]:
+    """Yield a function (done, total) that moves a bar on standard error."""
+    bar = Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+        console=notes,
+        disable=not shown,
+    )
+    with bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

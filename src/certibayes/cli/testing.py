@@ -1,0 +1,48 @@
+"""Bringing a stored run and its test data together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from certibayes import data
+from certibayes.bounds import Domain
+from certibayes.errors import InvalidInput
+from certibayes.experiments import load_run
+from certibayes.posteriors import Posterior
+from certibayes.prediction import Predictor
+
+
+class TestCase(NamedTuple):
+    """A predictor and the points to judge it on."""
+
+    posterior: Posterior
+    predictor: Predictor
+    x: Tensor
+    y: Tensor
+    domain: Domain
+    dataset: str
+
+
+def open_run(
+    run: Path,
+    dataset: str | None,
+    data_dir: Path | None,
+    samples: int,
+    seed: int,
+    limit: int | None,
+    device: str | None,
+) -> TestCase:
+    """Load a run, draw its predictor and load the test data."""
+    posterior = load_run(run)
+    name = dataset or posterior.metadata.get("dataset")
+    if name is None:
+        raise InvalidInput("this posterior does not say which data it was trained on; pass --dataset NAME.")
+    loaded = data.load(name, data_dir)
+    if limit is not None and limit < 1:
+        raise InvalidInput(f"--limit must be at least 1, got {limit}.")
+    predictor = posterior.predictor(samples, seed=seed, device=device)
+    x, y = loaded.test.inputs[:limit].to(predictor.device), loaded.test.targets[:limit].to(predictor.device)
+    return TestCase(posterior, predictor, x, y, loaded.domain, name)

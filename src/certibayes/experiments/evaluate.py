@@ -1,0 +1,78 @@
+"""What is measured about a predictor: accuracy, attacks, certificates, uncertainty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.attack import Attacked, attack
+from certibayes.bounds import Domain
+from certibayes.certify import Certificate, certify
+from certibayes.prediction import Predictor
+from certibayes.uncertainty import Uncertainty, uncertainty
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything measured on one test set at one radius.
+
+    Attributes:
+        certificate: what was proved.
+        attacked: what was found by attack.
+        doubt: uncertainty of the clean predictions.
+        nll: mean negative log-likelihood of the labels.
+    """
+
+    certificate: Certificate
+    attacked: Attacked
+    doubt: Uncertainty
+    nll: float
+
+    def summary(self) -> dict[str, float]:
+        """Return the figures; accuracies are fractions of all points."""
+        return {
+            "n": len(self.certificate),
+            "accuracy": self.certificate.accuracy,
+            "pgd": self.attacked.standing,
+            "certified": self.certificate.certified_fraction,
+            "nll": self.nll,
+            "mutual_information": float(self.doubt.mutual_information.mean()),
+            "disagreement": float(self.doubt.disagreement.mean()),
+        }
+
+
+@torch.no_grad()
+def negative_log_likelihood(predictor: Predictor, x: Tensor, y: Tensor, batch_size: int = 500) -> float:
+    """Mean -log p(y) of the predictive distribution."""
+    chosen = [
+        predictor(part).double().gather(-1, labels[:, None])
+        for part, labels in zip(x.split(batch_size), y.split(batch_size), strict=True)
+    ]
+    return -float(torch.cat(chosen).mean())
+
+
+def evaluate(
+    predictor: Predictor,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float,
+    domain: Domain,
+    rule: str = "theorem1",
+    steps: int = 20,
+    restarts: int = 2,
+    seed: int = 0,
+    stage: Callable[[str], Any] = lambda _: None,
+) -> Evaluation:
+    """Certify, attack and measure a predictor on a test set; ``stage`` is told what comes next."""
+    stage("certifying")
+    certificate = certify(predictor, x, y, eps=eps, rule=rule, domain=domain)
+    stage("attacking")
+    attacked = attack(predictor, x, y, eps=eps, domain=domain, steps=steps, restarts=restarts, seed=seed)
+    stage("measuring uncertainty")
+    doubt = uncertainty(predictor, x)
+    return Evaluation(certificate, attacked, doubt, negative_log_likelihood(predictor, x, y))

@@ -1,0 +1,152 @@
+"""Boxes of inputs: they hold every float input of the ball, by exact and by float reading."""
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from certibayes.bounds import Box, ball, ideal_box, outward_box
+
+from ..strategies import fractions, law
+
+INFINITY = torch.tensor(torch.inf)
+floats = st.floats(-4.0, 4.0, width=32, allow_subnormal=True)
+anywhere = st.floats(-1e9, 1e9, width=32, allow_subnormal=True)
+radii = st.one_of(
+    st.sampled_from([0.0, 1e-45, 1e-40, 1e-12, 1e-7, 1 / 255, 0.1, 0.3, 8 / 255, 1e6]), st.floats(0.0, 2.0)
+)
+DOMAINS = [None, (0.0, 1.0), (-0.1, 0.7), (-4.0, 4.0)]
+
+
+def _ends(box: Box) -> tuple[list, list]:
+    """Exact ends of a box: fractions, so nothing rounds."""
+    centre, radius = fractions(box.centre[0]), fractions(box.radius[0])
+    pairs = list(zip(centre, radius, strict=True))
+    return [c - r for c, r in pairs], [c + r for c, r in pairs]
+
+
+def _last_float_inside(x: Fraction, eps: Fraction, direction: int) -> float:
+    """The float32 furthest from x within eps of it, in exact arithmetic."""
+    target = x + direction * eps
+    value = torch.tensor(float(target), dtype=torch.float32)
+    towards = -INFINITY if direction > 0 else INFINITY
+    while direction * (Fraction(float(value)) - target) > 0:
+        value = torch.nextafter(value, towards)
+    while True:
+        further = torch.nextafter(value, -towards)
+        if direction * (Fraction(float(further)) - target) > 0:
+            return float(value)
+        value = further
+
+
+@law(300)
+@given(x=st.one_of(floats, anywhere), eps=radii)
+def test_the_box_holds_the_last_float_of_the_exact_ball(x, eps):
+    (low,), (high,) = _ends(outward_box(torch.tensor([[x]]), eps))
+    for direction in (-1, 1):
+        last = Fraction(_last_float_inside(Fraction(x), Fraction(eps), direction))
+        assert low <= last <= high
+
+
+@law(300)
+@given(x=st.one_of(floats, anywhere), eps=radii)
+def test_the_box_holds_the_ball_as_floats_compute_it(x, eps):
+    point = torch.tensor([[x]])
+    (low,), (high,) = _ends(outward_box(point, eps))
+    for corner in ball(point, eps):
+        assert low <= Fraction(float(corner)) <= high
+    wild = torch.tensor([[-1e30], [1e30]])
+    for clamped in torch.clamp(wild, point - eps, point + eps).flatten().tolist():
+        assert low <= Fraction(clamped) <= high
+
+
+@law(200)
+@given(x=floats, eps=radii, domain=st.sampled_from(DOMAINS[1:]))
+def test_the_box_holds_ball_and_domain_together(x, eps, domain):
+    point = torch.tensor([[x]]).clamp(*domain)
+    if not domain[0] <= float(point) <= domain[1]:
+        point = torch.tensor([[0.0]])  # the float nearest to the end lies outside; certify refuses it
+    (low,), (high,) = _ends(outward_box(point, eps, domain))
+    for direction in (-1, 1):
+        last = _last_float_inside(Fraction(float(point)), Fraction(eps), direction)
+        inside = min(max(last, domain[0]), domain[1])
+        # The last float32 that lies in the domain by exact comparison.
+        value = torch.tensor(inside, dtype=torch.float32)
+        if not domain[0] <= float(value) <= domain[1]:
+            value = torch.nextafter(value, torch.zeros(()))
+        assert low <= Fraction(float(value)) <= high
+
+
+@pytest.mark.parametrize("x", [0.0, 1.0])
+@pytest.mark.parametrize("eps", [0.0, 1e-45, 1e-12, 0.1, 1.0, 1e9])
+def test_at_the_border_of_the_domain_the_box_goes_inwards_only(x, eps):
+    box = outward_box(torch.tensor([[x]]), eps, (0.0, 1.0))
+    (low,), (high,) = _ends(box)
+    slack = Fraction(1, 2**22)
+    assert low >= -slack and high <= 1 + slack
+    assert low <= Fraction(x) <= high
+    if eps >= 1.0:
+        assert low <= 0 and high >= 1
+
+
+@law(100)
+@given(x=floats, domain=st.sampled_from(DOMAINS))
+def test_radius_zero_is_the_point_itself(x, domain):
+    point = torch.tensor([[x]]) if domain is None else torch.tensor([[x]]).clamp(*domain)
+    box = outward_box(point, 0.0, domain)
+    assert torch.equal(box.centre, point)
+    assert torch.equal(box.radius, torch.zeros_like(point))
+
+
+@law(200)
+@given(x=floats, eps=st.floats(1e-6, 2.0))
+def test_the_box_is_only_a_few_units_wider_than_the_ball(x, eps):
+    (low,), (high,) = _ends(outward_box(torch.tensor([[x]]), eps))
+    unit = Fraction(abs(x) + eps) / 2**22
+    assert Fraction(x) - Fraction(eps) - low <= unit
+    assert high - Fraction(x) - Fraction(eps) <= unit
+
+
+@law(100)
+@given(x=floats, eps=radii)
+def test_float64_boxes_hold_the_ball_too(x, eps):
+    point = torch.tensor([[x]], dtype=torch.float64)
+    (low,), (high,) = _ends(outward_box(point, eps))
+    assert low <= Fraction(x) - Fraction(eps) or eps == 0
+    assert high >= Fraction(x) + Fraction(eps) or eps == 0
+    for corner in ball(point, eps):
+        assert low <= Fraction(float(corner)) <= high
+
+
+def test_subnormal_points_and_radii():
+    tiny = 2.0**-149
+    x = torch.tensor([[0.0, tiny, -tiny, 3 * tiny, 2.0**-126]])
+    for eps in (tiny, 3 * tiny, 2.0**-127):
+        low, high = _ends(outward_box(x, eps))
+        for point, lo, hi in zip(fractions(x[0]), low, high, strict=True):
+            assert lo <= point - Fraction(eps) and point + Fraction(eps) <= hi
+
+
+def test_a_radius_for_each_point():
+    x, eps = torch.zeros(3, 2), torch.tensor([[0.0], [0.1], [0.5]])
+    box = outward_box(x, eps)
+    assert float(box.radius[0].max()) == 0.0
+    assert bool((box.upper[1:].double() >= eps[1:].double()).all())
+
+
+def test_ends_are_float64_and_hold_centre_and_radius():
+    box = Box(torch.tensor([1.0, -1e-8, 1e20]), torch.tensor([1e-9, 1.0, 1.0]))
+    lower, upper = box.ends()
+    assert lower.dtype == upper.dtype == torch.float64
+    for low, high, c, r in zip(
+        fractions(lower), fractions(upper), fractions(box.centre), fractions(box.radius), strict=True
+    ):
+        assert low <= c - r and c + r <= high
+
+
+def test_the_ideal_box_is_the_clipped_ball():
+    box = ideal_box(torch.tensor([[0.0, 0.5, 1.0]], dtype=torch.float64), 0.2, (0.0, 1.0))
+    torch.testing.assert_close(box.lower, torch.tensor([[0.0, 0.3, 0.8]], dtype=torch.float64))
+    torch.testing.assert_close(box.upper, torch.tensor([[0.2, 0.7, 1.0]], dtype=torch.float64))

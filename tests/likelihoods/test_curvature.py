@@ -1,0 +1,193 @@
+"""Closed forms against ``vmap(grad)``, and that against a loop over examples."""
+
+import pytest
+import torch
+from torch import nn
+
+import certibayes as cb
+from certibayes.likelihoods import Batch, base, categorical, per_example_gradients
+from certibayes.likelihoods.curvature import applies_to
+
+from .cases import CLASSES, assert_same, case_of, conv_net, full_noise, images, mlp_case
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 6), nn.Linear(6, 6, bias=False), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        h = torch.relu(self.first(x)) + x
+        return self.last(torch.tanh(self.second(h)) + h)
+
+
+class Shared(nn.Module):
+    """One layer used twice: its gradient is a sum over uses, which the closed form does not know."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice, self.last = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.twice(torch.relu(self.twice(x)))))
+
+
+def built(make):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return make()
+
+
+LINEAR_NETWORKS = {
+    "one layer": lambda: nn.Linear(6, CLASSES),
+    "two layers": lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, CLASSES)),
+    "four layers": lambda: nn.Sequential(
+        nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 5), nn.LeakyReLU(), nn.Linear(5, CLASSES)
+    ),
+    "no bias": lambda: nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, CLASSES, bias=False)),
+    "normalized": lambda: nn.Sequential(
+        cb.networks.Normalize(0.3, 0.5), nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, CLASSES)
+    ),
+    "residual": Residual,
+}
+OTHER_NETWORKS = {
+    "shared": Shared,
+    "batch norm": lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)),
+}
+CLOSED = {
+    "standard": cb.Categorical(),
+    "lam=1": cb.RobustCategorical(cb.TwoPoint(0.1, 1.0)),
+    "lam=0.25": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25)),
+    "lam=0": cb.RobustCategorical(cb.TwoPoint(0.1, 0.0)),
+    "no domain": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), domain=None),
+    "attack without radius": cb.RobustCategorical(cb.TwoPoint(0.0), cb.PGD()),
+    "fixed single radius": cb.RobustCategorical(cb.Rayleigh(0.1, quadrature=1)),
+}
+OPEN = {
+    "margins": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(margins=True)),
+    "pgd": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.PGD(steps=2)),
+    "rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
+    "quadrature": cb.RobustCategorical(cb.Exponential(0.1, quadrature=3)),
+}
+
+
+def compute(likelihood, case, noise):
+    return likelihood.value_grad_and_squares(case.graph, case.params, case.buffers, case.batch, noise)
+
+
+def by_loop(likelihood, case, noise):
+    """One example at a time, by plain autograd."""
+    gradient = {name: torch.zeros_like(p) for name, p in case.params.items()}
+    squares = {name: torch.zeros_like(p) for name, p in case.params.items()}
+    values = []
+    for b in range(len(case.batch.inputs)):
+        one = case._replace(batch=Batch(case.batch.inputs[b : b + 1], case.batch.targets[b : b + 1]))
+        alone = noise if noise.starts is None else noise._replace(starts=noise.starts[b : b + 1])
+        values.append(one.log_likelihood(likelihood, alone))
+        for name, g in one.gradient(likelihood, alone).items():
+            gradient[name] += g
+            squares[name] += g.square()
+    return base.Gradients(torch.cat(values), gradient, squares)
+
+
+def agree(found, expected):
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-9, atol=1e-12)
+    assert_same(found.gradient, expected.gradient, rtol=1e-9, atol=1e-12)
+    assert_same(found.squares, expected.squares, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", CLOSED.values(), ids=CLOSED)
+@pytest.mark.parametrize("net", LINEAR_NETWORKS.values(), ids=LINEAR_NETWORKS)
+def test_the_closed_form_is_exact(net, likelihood, monkeypatch):
+    case = case_of(built(net), images(6, 6))
+    noise = full_noise(likelihood, case.batch)
+    expected = per_example_gradients(likelihood, case.graph, case.params, case.buffers, case.batch, noise)
+    monkeypatch.setattr(base, "per_example_gradients", None)  # a fall-back would not be a test of the closed form
+    agree(compute(likelihood, case, noise), expected)
+
+
+@pytest.mark.parametrize("likelihood", OPEN.values(), ids=OPEN)
+def test_where_no_closed_form_is_known_examples_are_done_one_by_one(likelihood):
+    case = mlp_case(8, 5)
+    noise = full_noise(likelihood, case.batch)
+    agree(compute(likelihood, case, noise), by_loop(likelihood, case, noise))
+
+
+@pytest.mark.parametrize("likelihood", [*CLOSED.values(), *OPEN.values()], ids=[*CLOSED, *OPEN])
+def test_convolutions_fall_back_to_the_right_answer(likelihood):
+    case = case_of(conv_net(), images(4, 1, 5, 5))
+    noise = full_noise(likelihood, case.batch)
+    agree(compute(likelihood, case, noise), by_loop(likelihood, case, noise))
+
+
+@pytest.mark.parametrize("net", OTHER_NETWORKS.values(), ids=OTHER_NETWORKS)
+def test_networks_the_closed_form_does_not_fit_fall_back(net):
+    case = case_of(built(net), images(5, 6))
+    assert not applies_to(case.graph)
+    likelihood = CLOSED["lam=0.25"]
+    noise = full_noise(likelihood, case.batch)
+    agree(compute(likelihood, case, noise), by_loop(likelihood, case, noise))
+
+
+@pytest.mark.parametrize("adversary", [cb.IBP(), cb.PGD(steps=2)], ids=str)
+def test_regression_falls_back_to_the_right_answer(adversary):
+    targets = images(5, 2, seed=4)
+    case = case_of(cb.networks.mlp(6, [7], 2), images(5, 6), targets)
+    likelihood = cb.RobustGaussian(0.5, cb.TwoPoint(0.1, 0.25), adversary)
+    noise = full_noise(likelihood, case.batch)
+    agree(compute(likelihood, case, noise), by_loop(likelihood, case, noise))
+
+
+def test_the_squares_are_per_example_not_of_the_mean():
+    case = mlp_case()
+    found = compute(cb.Categorical(), case, full_noise(cb.Categorical(), case.batch))
+    of_sum = {name: g.square() for name, g in found.gradient.items()}
+    assert not torch.allclose(found.squares["1.weight"], of_sum["1.weight"])
+    # Cauchy-Schwarz: the square of a sum of B terms is at most B times the sum of squares.
+    for name, squares in found.squares.items():
+        assert (of_sum[name] <= len(case.batch.inputs) * squares + 1e-12).all()
+
+
+@pytest.mark.xfail(strict=True, reason="the squares of the radius term are added without sign(W)², which is 0 at W = 0")
+def test_a_weight_of_exactly_zero_has_the_derivative_of_autograd():
+    case = mlp_case()
+    case.params["1.weight"][0, 0] = 0.0
+    case.params["3.weight"][1] = 0.0
+    likelihood = CLOSED["lam=0.25"]
+    noise = full_noise(likelihood, case.batch)
+    agree(compute(likelihood, case, noise), by_loop(likelihood, case, noise))
+
+
+def test_the_radius_may_be_zero():
+    """As in the first step of a ramp."""
+    case = mlp_case(8, 5)
+    likelihood = CLOSED["lam=0.25"]
+    noise = likelihood.draw(0.0, case.batch, None)
+    agree(compute(likelihood, case, noise), by_loop(likelihood, case, noise))
+
+
+def test_float32_is_close_to_float64():
+    wide = mlp_case(8, 5)
+    narrow = mlp_case(8, 5, dtype=torch.float32)
+    narrow = narrow._replace(
+        params={name: p.float() for name, p in wide.params.items()},
+        batch=Batch(wide.batch.inputs.float(), wide.batch.targets),
+    )
+    likelihood = CLOSED["lam=0.25"]
+    expected = compute(likelihood, wide, full_noise(likelihood, wide.batch))
+    found = compute(likelihood, narrow, full_noise(likelihood, narrow.batch))
+    assert_same({n: s.double() for n, s in found.squares.items()}, expected.squares, rtol=1e-3, atol=1e-6)
+
+
+def test_inputs_are_left_alone():
+    case = mlp_case()
+    likelihood = CLOSED["lam=0.25"]
+    before = {name: p.clone() for name, p in case.params.items()}
+    compute(likelihood, case, full_noise(likelihood, case.batch))
+    assert_same(case.params, before, rtol=0, atol=0)
+
+
+def test_the_closed_form_is_used_where_it_should_be():
+    assert applies_to(mlp_case(8, 5).graph)
+    assert not applies_to(case_of(conv_net(), images(2, 1, 5, 5)).graph)
+    assert categorical.applies_to is applies_to
