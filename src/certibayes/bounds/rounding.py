@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Box
+from certibayes.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -94,5 +95,5 @@ def outward(dtype: torch.dtype) -> Rounding:
 def by_name(name: str, dtype: torch.dtype) -> Rounding:
     """Return ``"outward"`` or ``"ideal"`` rounding."""
     if name not in ("outward", "ideal"):
-        raise ValueError(f'rounding must be "outward" or "ideal", got {name!r}.')
+        raise InvalidInput(f'rounding must be "outward" or "ideal", got {name!r}.')
     return outward(dtype) if name == "outward" else IDEAL

@@ -73,7 +73,7 @@ class Certificate:
             else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
         )
         return (
-            f"For each point marked certified, every input{where} within l-infinity distance {self.eps:g} of it is "
+            f"For each point marked certified, every input{where} within l-infinity distance {self.eps!r} of it is "
             f"classified as the point's label by the mean prediction of the {self.samples} fixed weight "
             f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
             f"For every point, marked or not, all class probabilities over that ball lie between lower and upper. "

@@ -55,7 +55,7 @@ def certify(
     """
     _require_settings(predictor, bounds, rule, batch_size)
     require_radius(eps)
-    x = x.to(predictor.device, predictor.dtype)
+    x = x.detach().to(predictor.device, predictor.dtype)
     predictor.graph.require_input(x)
     require_finite(x, "the points")
     require_domain(x, domain)

@@ -31,7 +31,3 @@ app.command("info")(info_command)
 def main() -> None:
     """Run the command line."""
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -263,7 +263,7 @@ def _values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
     recorders = []
     for size in (2, 3):
         recorder = _Recorder(traced)
-        recorder.run(example.expand(size, *example.shape[1:]))
+        recorder.run(example.expand(size, *example.shape[1:]).contiguous())
         recorders.append(recorder.values)
     two, three = recorders
     for node, value in two.items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +32,7 @@ class Predictor(nn.Module):
         super().__init__()
         self.graph = graph
         self.names = tuple(samples)
+        self._digest: tuple[object, str] | None = None
         for index, name in enumerate(self.names):
             tensor = samples[name].detach().clone()
             if not bool(torch.isfinite(tensor).all()) or float(tensor.abs().max()) > LARGEST:
@@ -68,14 +68,17 @@ class Predictor(nn.Module):
         """Number of outputs."""
         return self.graph.classes
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of graph and samples: what a certificate refers to."""
-        sha = hashlib.sha256(json.dumps(self.graph.to_json(), sort_keys=True).encode())
-        for name, tensor in sorted(self.samples.items()):
-            sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-            sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        return sha.hexdigest()
+        """SHA-256 of graph and samples: what a certificate refers to. Computed again whenever a sample was changed."""
+        state = tuple((tensor.data_ptr(), tensor._version) for tensor in self.samples.values())
+        if self._digest is None or self._digest[0] != state:
+            sha = hashlib.sha256(json.dumps(self.graph.to_json(), sort_keys=True).encode())
+            for name, tensor in sorted(self.samples.items()):
+                sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+                sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            self._digest = (state, sha.hexdigest())
+        return self._digest[1]
 
     def sample_outputs(self, x: Tensor) -> Tensor:
         """Return the outputs of every network, (N, B, outputs)."""

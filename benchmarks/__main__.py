@@ -1,0 +1,34 @@
+"""Run every benchmark: python -m benchmarks [--json]."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import certification, training_step
+
+BARS = {"certification": 1.5, "training step": 4.0}
+
+
+def main() -> None:
+    results = {"certification": certification.main(), "training step": training_step.main()}
+    if "--json" in sys.argv:
+        print(json.dumps({"threads": torch.get_num_threads(), **results}))
+        return
+    for name, figures in results.items():
+        table = Table(title=f"{name}, {torch.get_num_threads()} threads")
+        table.add_column("")
+        table.add_column("median", justify="right")
+        for key, value in figures.items():
+            timed = key not in ("ratio", "VOGN / MAP")
+            table.add_row(key, f"{1000 * value:.2f} ms" if timed else f"{value:.2f}x")
+        table.caption = f"ratio to the first row; at most {BARS[name]}x is the bar"
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

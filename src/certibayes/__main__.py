@@ -1,0 +1,5 @@
+"""``python -m certibayes`` is the command line."""
+
+from certibayes.cli import main
+
+main()
