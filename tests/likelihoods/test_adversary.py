@@ -1,3 +1,5 @@
+from typing import ClassVar
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ RADIUS = torch.tensor(0.1)
 class RecordingPGD(cb.PGD):
     """PGD that remembers the inputs it settles on."""
 
-    found: list = []
+    found: ClassVar[list] = []
 
     def _attacked(self, *arguments):
         worst = super()._attacked(*arguments)

@@ -34,7 +34,9 @@ def test_without_a_radius_it_is_the_standard_likelihood_bit_for_bit(radius, dtyp
         assert torch.equal(gradient, standard[name])
 
 
-@pytest.mark.parametrize("radius", [cb.Rayleigh(0.0), cb.Exponential(0.0, quadrature=8)], ids=["rayleigh", "exponential"])
+@pytest.mark.parametrize(
+    "radius", [cb.Rayleigh(0.0), cb.Exponential(0.0, quadrature=8)], ids=["rayleigh", "exponential"]
+)
 def test_a_continuous_family_shrunk_to_zero_is_the_standard_likelihood(radius):
     case = mlp_case()
     found = case.log_likelihood(cb.RobustCategorical(radius))
@@ -221,7 +223,9 @@ def test_each_example_is_judged_alone():
     torch.testing.assert_close(part, whole[:2])
 
 
-@pytest.mark.parametrize("make", [cb.Categorical, lambda: cb.RobustCategorical(cb.TwoPoint(0.1))], ids=["plain", "robust"])
+@pytest.mark.parametrize(
+    "make", [cb.Categorical, lambda: cb.RobustCategorical(cb.TwoPoint(0.1))], ids=["plain", "robust"]
+)
 class TestValidation:
     def refuse(self, make, targets, message, inputs=None):
         case = mlp_case(size=4)

@@ -148,7 +148,6 @@ def test_the_squares_are_per_example_not_of_the_mean():
         assert (of_sum[name] <= len(case.batch.inputs) * squares + 1e-12).all()
 
 
-@pytest.mark.xfail(strict=True, reason="the squares of the radius term are added without sign(W)², which is 0 at W = 0")
 def test_a_weight_of_exactly_zero_has_the_derivative_of_autograd():
     case = mlp_case()
     case.params["1.weight"][0, 0] = 0.0

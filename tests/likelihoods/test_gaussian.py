@@ -30,9 +30,7 @@ def test_without_a_radius_it_is_the_normal_density(outputs, noise_std):
 @pytest.mark.parametrize("radius", [cb.TwoPoint(0.1, lam=1.0), cb.TwoPoint(0.0, lam=0.3)], ids=str)
 def test_radius_zero_is_the_standard_likelihood_bit_for_bit(radius):
     case = regression_case(3)
-    assert torch.equal(
-        case.log_likelihood(cb.RobustGaussian(0.5, radius)), case.log_likelihood(cb.RobustGaussian(0.5))
-    )
+    assert torch.equal(case.log_likelihood(cb.RobustGaussian(0.5, radius)), case.log_likelihood(cb.RobustGaussian(0.5)))
 
 
 def by_hand(case, radii, weights, clean, noise_std):

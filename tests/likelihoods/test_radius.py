@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -93,12 +93,12 @@ class TestContinuousFamilies:
         record = family(0.1, quadrature=8).describe()
         assert record == {"distribution": family.__name__, "eta": 0.1, "draws": 10, "quadrature": 8}
 
-    @pytest.mark.xfail(strict=True, reason="dataclass equality compares the bound method _standard_quantile")
     def test_equal_settings_are_equal(self, family, exact):
         assert family(0.1) == family(0.1)
 
 
 class TestTwoPoint:
+    @settings(deadline=None)
     @given(eta=st.floats(1e-6, 1.0), lam=st.floats(0.0, 0.999))
     def test_masses_sum_to_one(self, eta, lam):
         p_eps = cb.TwoPoint(eta, lam)
@@ -175,7 +175,6 @@ class TestQuantiles:
         with pytest.raises(InvalidInput, match="radii"):
             p_eps.nodes(generator())
 
-    @pytest.mark.xfail(strict=True, reason="only the values are checked: 3 radii with 10 weights pass, mass is lost")
     def test_a_sampler_that_gives_too_few_is_refused(self):
         with pytest.raises(InvalidInput):
             cb.Quantiles(sampler=lambda number, _: torch.full((3,), 0.1)).nodes(generator())
@@ -185,10 +184,12 @@ class TestQuantiles:
 
 
 class TestRamp:
+    @settings(deadline=None)
     @given(progress=st.floats(0.0, 1.0))
     def test_over_all_of_training_by_default(self, progress):
         assert cb.LinearRamp()(progress) == progress
 
+    @settings(deadline=None)
     @given(start=st.floats(0.0, 0.4), end=st.floats(0.5, 1.0), progress=st.floats(0.0, 1.0))
     def test_zero_before_linear_between_one_after(self, start, end, progress):
         factor = cb.LinearRamp(start, end)(progress)
@@ -245,7 +246,6 @@ class TestNoise:
         noise = cb.RobustCategorical(cb.TwoPoint(0.1), cb.PGD()).draw(1.0, batch, generator())
         assert {noise.radii.dtype, noise.log_weights.dtype, noise.starts.dtype} == {torch.float64}
 
-    @pytest.mark.xfail(strict=True, reason="nodes() rounds radii and weights to float32 before they meet float64 inputs")
     def test_float64_radii_are_not_rounded_to_float32(self):
         batch = Batch(BATCH.inputs.double(), BATCH.targets)
         noise = cb.RobustCategorical(cb.TwoPoint(0.1)).draw(1.0, batch, None)

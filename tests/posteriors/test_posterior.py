@@ -115,7 +115,7 @@ class TestDiagonalGaussian:
 
     def test_shapes_of_mean_and_std_must_agree(self):
         mean = dict(network().named_parameters())
-        with pytest.raises(InvalidInput, match="differ in shape"):
+        with pytest.raises(InvalidInput, match="has shape"):
             cb.DiagonalGaussian(network(), mean, {name: p.mean() + 1 for name, p in mean.items()})
 
     def test_missing_and_unknown_names_are_listed(self):
@@ -159,7 +159,6 @@ class TestSamples:
         with pytest.raises(InvalidInput, match="7 samples were asked for, but this posterior holds 6"):
             cb.Samples(network(), stacked(6)).sample(7, generator())
 
-    @pytest.mark.xfail(strict=True, raises=InvalidInput, reason="the default of 35 is refused instead of taking all")
     def test_a_predictor_takes_all_by_default(self):
         assert cb.Samples(network(), stacked(6)).predictor().size == 6
 
@@ -218,7 +217,6 @@ class TestFromModules:
             cb.Samples.from_modules([])
 
 
-@pytest.mark.xfail(strict=True, reason="require_parameters compares names but not shapes")
 @pytest.mark.parametrize("make", [cb.Point, lambda net, p: cb.DiagonalGaussian(net, p, p)], ids=["point", "gaussian"])
 def test_parameters_of_another_shape_are_refused(make):
     params = {name: p.new_zeros(7) for name, p in network().named_parameters()}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from certibayes.attack.pgd import PGDSettings, pgd
 from certibayes.bounds import Domain
-from certibayes.bounds.checks import require_domain, require_finite, require_labels, require_radius
+from certibayes.bounds.checks import require_count, require_domain, require_floats, require_labels, require_radius
 from certibayes.errors import InvalidInput
 
 
@@ -65,16 +65,18 @@ def attack(
     if method != "pgd":
         raise InvalidInput(f'method must be "pgd", got {method!r}.')
     require_radius(eps)
-    require_finite(x, "the inputs")
+    require_count(batch_size, "batch_size")
+    require_floats(x, "the inputs")
     require_domain(x, domain)
     with torch.no_grad():
         clean = torch.cat([predictor(part) for part in x.split(batch_size)])
     labels = clean.argmax(-1) if y is None else y.to(x.device)
     require_labels(labels, clean.shape[-1], len(x))
-    generator = torch.Generator(x.device).manual_seed(seed)
     settings = PGDSettings(steps, restarts)
     found, predicted = [], []
-    for part, part_labels in zip(x.split(batch_size), labels.split(batch_size), strict=True):
+    for index, (part, part_labels) in enumerate(zip(x.split(batch_size), labels.split(batch_size), strict=True)):
+        # A stream of its own for each batch, so that more restarts only ever add to fewer.
+        generator = torch.Generator(x.device).manual_seed(seed + index)
         worst = pgd(predictor, part, part_labels, eps, domain, generator, settings)
         found.append(worst)
         with torch.no_grad():

@@ -17,6 +17,19 @@ def require_finite(x: Tensor, what: str) -> None:
         raise InvalidInput(f"{what} hold NaN or infinite values. Clean the data first.")
 
 
+def require_floats(x: Tensor, what: str) -> None:
+    """Raise unless a tensor holds finite floats."""
+    if not x.is_floating_point():
+        raise InvalidInput(f"{what} are {x.dtype}; floats are needed. For images: x.float() / 255.")
+    require_finite(x, what)
+
+
+def require_count(value: int, what: str) -> None:
+    """Raise unless ``value`` is at least 1."""
+    if value < 1:
+        raise InvalidInput(f"{what} must be at least 1, got {value}.")
+
+
 def require_domain(x: Tensor, domain: Domain) -> None:
     """Raise unless every input lies in the domain."""
     if domain is None:
@@ -24,7 +37,9 @@ def require_domain(x: Tensor, domain: Domain) -> None:
     low, high = domain
     if not low < high:
         raise InvalidInput(f"a domain is (smallest, largest), got {domain}.")
-    if x.numel() and (float(x.min()) < low or float(x.max()) > high):
+    # Compared in the inputs' own precision: float32(0.6) is a little more than 0.6 and still the domain's end.
+    ends = torch.tensor([low, high], dtype=x.dtype)
+    if x.numel() and (float(x.min()) < float(ends[0]) or float(x.max()) > float(ends[1])):
         raise InvalidInput(
             f"inputs run from {float(x.min()):.4g} to {float(x.max()):.4g}, outside the domain {domain}. Scale them, "
             "state the right domain, or pass domain=None. Normalisation belongs inside the network "

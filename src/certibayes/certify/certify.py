@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, interval_bounds, outward_box
-from certibayes.bounds.checks import require_domain, require_finite, require_labels, require_radius
+from certibayes.bounds.checks import require_count, require_domain, require_floats, require_labels, require_radius
 from certibayes.certify.certificate import Certificate
 from certibayes.certify.rules import RULES
 from certibayes.certify.softmax import probability_bounds
@@ -55,9 +55,9 @@ def certify(
     """
     _require_settings(predictor, bounds, rule, batch_size)
     require_radius(eps)
+    require_floats(x, "the points")
     x = x.detach().to(predictor.device, predictor.dtype)
     predictor.graph.require_input(x)
-    require_finite(x, "the points")
     require_domain(x, domain)
     if x.numel() and float(x.abs().max()) + eps > LARGEST:
         raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
@@ -152,8 +152,7 @@ def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: 
         raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {bounds!r}.")
     if rule not in RULES:
         raise InvalidInput(f"rule must be one of {', '.join(RULES)}, got {rule!r}.")
-    if batch_size < 1:
-        raise InvalidInput(f"batch_size must be at least 1, got {batch_size}.")
+    require_count(batch_size, "batch_size")
 
 
 def _joined(parts: list[Tensor], empty: Tensor) -> Tensor:

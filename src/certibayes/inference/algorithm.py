@@ -6,12 +6,14 @@ schedule, checkpoints and checks.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, is_dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from certibayes.errors import InvalidInput
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -21,6 +23,14 @@ State = TypeVar("State", bound=tuple[Any, ...])
 
 Info = dict[str, Tensor]
 """What a person wants to see of a step, as 0-d tensors; "loss" is the mean negative log-likelihood."""
+
+
+def require_rates(lr: float, betas: tuple[float, float]) -> None:
+    """Raise unless the learning rate is not negative and the decays lie in [0, 1)."""
+    if not (math.isfinite(lr) and lr >= 0):
+        raise InvalidInput(f"lr must be a finite number >= 0, got {lr}.")
+    if not all(0.0 <= beta < 1.0 for beta in betas):
+        raise InvalidInput(f"betas are decays in [0, 1), got {betas}.")
 
 
 class Algorithm(Generic[State]):

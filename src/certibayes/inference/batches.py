@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from certibayes.bounds.checks import require_count
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
 
@@ -18,6 +19,22 @@ def derived_seed(seed: int, *purpose: object) -> int:
     """Return a seed for one purpose, so that no two streams of a run are the same."""
     text = ":".join(str(part) for part in (seed, *purpose))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
+
+
+class Placement(NamedTuple):
+    """Where the network computes, and in which precision."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def place(self, inputs: Tensor, targets: Tensor, what: str = "training") -> Batch:
+        """Bring a batch there: inputs and regression targets as the network's floats, labels as int64."""
+        if len(inputs) != len(targets):
+            raise InvalidInput(f"there are {len(inputs)} {what} inputs but {len(targets)} targets.")
+        if not inputs.is_floating_point():
+            raise InvalidInput(f"the {what} inputs are {inputs.dtype}; floats are needed. For images: x.float() / 255.")
+        kind = self.dtype if targets.is_floating_point() else torch.int64
+        return Batch(inputs.to(self.device, self.dtype), targets.to(self.device, kind))
 
 
 class BatchSource:
@@ -38,7 +55,11 @@ class BatchSource:
         raise NotImplementedError
 
     def example(self) -> Batch:
-        """Return a few examples, for shapes and checks."""
+        """Return examples for shapes and checks: all of them where they are in memory, else a batch."""
+        raise NotImplementedError
+
+    def inputs(self, count: int) -> Tensor:
+        """Return about ``count`` inputs, always the same, or all if there are fewer."""
         raise NotImplementedError
 
     def fingerprint(self) -> dict[str, Any]:
@@ -46,16 +67,22 @@ class BatchSource:
         return {"size": self.size, "steps": self.steps}
 
 
+def digest_of(batch: Batch) -> str:
+    """SHA-256 of a batch's bytes."""
+    sha = hashlib.sha256()
+    for tensor in batch:
+        sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return sha.hexdigest()
+
+
 class TensorSource(BatchSource):
     """Tensors in memory, shuffled every epoch. The last, incomplete batch of an epoch is left out."""
 
-    def __init__(self, inputs: Tensor, targets: Tensor, batch_size: int, device: torch.device):
-        if len(inputs) == 0 or len(inputs) != len(targets):
-            raise InvalidInput(f"there are {len(inputs)} inputs and {len(targets)} targets; need as many, and some.")
-        if batch_size < 1:
-            raise InvalidInput(f"batch_size must be at least 1, got {batch_size}.")
-        self.data: Batch = Batch(inputs.to(device), targets.to(device))
-        self.size = len(inputs)
+    def __init__(self, data: Batch, batch_size: int):
+        require_count(len(data.inputs), "the number of training examples")
+        require_count(batch_size, "batch_size")
+        self.data: Batch = data
+        self.size = len(data.inputs)
         self.batch_size = min(batch_size, self.size)
         self.steps = self.size // self.batch_size
 
@@ -68,29 +95,32 @@ class TensorSource(BatchSource):
             yield Batch(self.data.inputs[chosen], self.data.targets[chosen])
 
     def example(self) -> Batch:
-        """See the base class: everything there is."""
+        """See the base class."""
         return self.data
+
+    def inputs(self, count: int) -> Tensor:
+        """See the base class."""
+        return self.data.inputs[:count]
 
     def fingerprint(self) -> dict[str, Any]:
         """See the base class."""
-        return {
-            **super().fingerprint(),
-            "inputs": float(self.data.inputs.double().sum()),
-            "targets": float(self.data.targets.double().sum()),
-        }
+        return {**super().fingerprint(), "sha256": digest_of(self.data)}
 
 
 class LoaderSource(BatchSource):
     """A DataLoader, with its own sampler, workers and augmentation.
 
-    Its randomness comes from torch's global generator, which is set from (seed, epoch) while a batch
-    is fetched and given back as it was; so an epoch can be repeated, and resumed by skipping.
+    Its randomness comes from torch's global generator and from generators of its own; all are set from (seed, epoch)
+    while a batch is fetched, and the global one is given back as it was. So an epoch can be repeated, and
+    resumed by skipping.
     """
 
-    def __init__(self, loader: DataLoader[Any], device: torch.device):
-        self.loader, self.device = loader, device
+    def __init__(self, loader: DataLoader[Any], placement: Placement):
+        self.loader, self.placement = loader, placement
         try:
-            self.size, self.steps = len(loader.dataset), len(loader)  # type: ignore[arg-type]
+            # A sampler may leave examples out; the posterior depends on how many there really are.
+            sampler: Any = getattr(loader.batch_sampler, "sampler", loader.dataset)
+            self.size, self.steps = len(sampler), len(loader)
         except TypeError as error:
             raise InvalidInput(
                 "the data set has no length; the posterior depends on the number of examples. Give it a __len__."
@@ -100,8 +130,10 @@ class LoaderSource(BatchSource):
 
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
         """See the base class."""
-        if self.loader.generator is not None:
-            self.loader.generator.manual_seed(seed)
+        for owner in (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None)):
+            generator = getattr(owner, "generator", None)
+            if generator is not None:
+                generator.manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             iterator, state = iter(self.loader), torch.get_rng_state()
@@ -111,29 +143,38 @@ class LoaderSource(BatchSource):
                 inputs, targets = next(iterator)
                 state = torch.get_rng_state()
             if step >= skip:
-                yield Batch(inputs.to(self.device), targets.to(self.device))
+                yield self.placement.place(inputs, targets)
 
     def example(self) -> Batch:
-        """See the base class: the first batch."""
+        """See the base class."""
         return next(self.epoch(0))
+
+    def inputs(self, count: int) -> Tensor:
+        """See the base class."""
+        parts: list[Tensor] = []
+        for batch in self.epoch(0):
+            parts.append(batch.inputs)
+            if sum(map(len, parts)) >= count:
+                break
+        return torch.cat(parts)
 
 
 Data = Batch | tuple[Tensor, Tensor] | Dataset[Any] | DataLoader[Any]
 
 
-def source_of(train: Data, batch_size: int, device: torch.device, seed: int) -> BatchSource:
+def source_of(train: Data, batch_size: int, placement: Placement) -> BatchSource:
     """Make a source from tensors (inputs, targets), a Dataset or a DataLoader."""
     if isinstance(train, DataLoader):
-        return LoaderSource(train, device)
+        return LoaderSource(train, placement)
     if isinstance(train, TensorDataset):
         train = Batch(*train.tensors)
     if isinstance(train, tuple) and len(train) == 2 and all(isinstance(t, Tensor) for t in train):
-        return TensorSource(train[0], train[1], batch_size, device)
+        return TensorSource(placement.place(*train), batch_size)
     if isinstance(train, Dataset):
-        return LoaderSource(
-            DataLoader(train, batch_size, shuffle=True, drop_last=len(train) >= batch_size),  # type: ignore[arg-type]
-            device,
-        )
+        count = len(train)  # type: ignore[arg-type]
+        require_count(count, "the number of training examples")
+        require_count(batch_size, "batch_size")
+        return LoaderSource(DataLoader(train, batch_size, shuffle=True, drop_last=count >= batch_size), placement)
     raise InvalidInput(
         "training data must be a pair of tensors (inputs, targets), a Dataset or a DataLoader, not "
         f"{type(train).__name__}."
@@ -149,9 +190,9 @@ def split_off(train: Data, fraction: float, seed: int) -> tuple[Data, Batch]:
             "validation is a fraction between 0 and 1 of training tensors, or a pair (inputs, targets) of its own."
         )
     inputs, targets = train
+    if len(inputs) != len(targets):
+        raise InvalidInput(f"there are {len(inputs)} training inputs but {len(targets)} targets.")
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
-    held, kept = (
-        order[: max(1, round(fraction * len(inputs)))],
-        order[max(1, round(fraction * len(inputs))) :],
-    )
+    count = max(1, round(fraction * len(inputs)))
+    held, kept = order[:count], order[count:]
     return Batch(inputs[kept], targets[kept]), Batch(inputs[held], targets[held])

@@ -13,18 +13,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from certibayes.bounds import rules_for
 from certibayes.bounds.checks import require_finite
 from certibayes.errors import Diverged, Interrupted, InvalidInput, RunExists
 from certibayes.inference import checkpoint as checkpoints
 from certibayes.inference.algorithm import Algorithm
-from certibayes.inference.batches import BatchSource, Data, derived_seed, source_of, split_off
+from certibayes.inference.batches import BatchSource, Data, Placement, derived_seed, digest_of, source_of, split_off
 from certibayes.inference.display import TrainingDisplay
 from certibayes.inference.interrupt import StopRequest
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
-from certibayes.inference.statistics import has_statistics, refresh_statistics
+from certibayes.inference.statistics import EXAMPLES, has_statistics, refresh_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Categorical, Likelihood
 from certibayes.networks import Network, trace
@@ -89,18 +90,16 @@ def fit(
         raise InvalidInput(f"epochs must be at least 1, got {epochs}.")
     if not (math.isfinite(temperature) and temperature > 0):
         raise InvalidInput(f"temperature must be positive, got {temperature}.")
-    likelihood, prior, schedule = (
-        likelihood or Categorical(),
-        prior or GaussianPrior(),
-        schedule or Schedule(),
-    )
+    likelihood = Categorical() if likelihood is None else likelihood
+    prior = GaussianPrior() if prior is None else prior
+    schedule = Schedule() if schedule is None else schedule
     held: Batch | None = None
     if isinstance(validation, tuple):
         held = Batch(*validation)
     elif validation is not None:
         train, held = split_off(train, validation, derived_seed(seed, "validation"))
-    where = _device_of(net) if device is None else torch.device(device)
-    source = source_of(train, batch_size, where, seed)
+    placement = _placement(net, device)
+    source = source_of(train, batch_size, placement)
     example = source.example()
     require_finite(example.inputs, "the training inputs")
     require_finite(example.targets, "the training targets")
@@ -110,10 +109,11 @@ def fit(
         rules_for(node.operation)
     likelihood.validate(network.graph, example)
     if held is not None:
+        held = placement.place(*held, "validation")
         require_finite(held.inputs, "the validation inputs")
         network.graph.require_input(held.inputs, "the validation inputs")
         likelihood.validate(network.graph, held)
-        held = Batch(held.inputs.to(where), held.targets.to(where))
+    where = placement.device
     params = {name: p.to(where) for name, p in network.params.items()}
     target = Target(
         network.graph,
@@ -132,7 +132,9 @@ def fit(
         "batch_size": batch_size,
         "seed": seed,
         "schedule": dataclasses.asdict(schedule),
+        "dtype": str(placement.dtype).removeprefix("torch."),
         "data": source.fingerprint(),
+        "validation": None if held is None else digest_of(held),
         "task": "regression" if example.targets.is_floating_point() else "classification",
     }
     run = _Run(algorithm, target, source, held, schedule, epochs, seed, settings, tuple(callbacks))
@@ -243,7 +245,21 @@ class _Run:
         )
         self.target = dataclasses.replace(self.target, buffers=buffers)
 
+    def _require_finite_state(self) -> None:
+        """A loss tells of divergence one step late; the state itself must be sound before it is kept."""
+        leaves = pytree.tree_leaves(self.state)
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves):
+            raise self._diverged()
+
+    def _diverged(self) -> Diverged:
+        return Diverged(
+            f"training left the finite numbers by step {self.done.step}. Lower the learning rate, ramp the radius over "
+            "more of the training, or narrow the prior."
+            + (f" The last checkpoint in {self.directory} is still good." if self.directory else "")
+        )
+
     def _save(self) -> None:
+        self._require_finite_state()
         if self.directory is not None:
             checkpoints.write_checkpoint(
                 self.directory, self.identity, self.state, self.target.buffers, self.generators, self.done
@@ -255,7 +271,7 @@ class _Run:
             self.target.graph,
             self.algorithm.point(self.state),
             self.target.buffers,
-            self.source.example().inputs,
+            self.source.inputs(EXAMPLES),
         )
         self.target = dataclasses.replace(self.target, buffers=buffers)
 
@@ -265,11 +281,7 @@ class _Run:
             return
         values = torch.stack(self.losses).double().cpu()
         if not bool(torch.isfinite(values).all()):
-            raise Diverged(
-                f"the loss is not finite after step {self.done.step}. Lower the learning rate, ramp the radius over "
-                "more of the training, or narrow the prior."
-                + (f" The last checkpoint in {self.directory} is still good." if self.directory else "")
-            )
+            raise self._diverged()
         # Added one by one, so that the sum does not depend on where a checkpoint fell.
         for value in values.tolist():
             self.done.loss_sum += value
@@ -305,6 +317,7 @@ class _Run:
         return record
 
 
-def _device_of(net: nn.Module | Network) -> torch.device:
+def _placement(net: nn.Module | Network, device: str | torch.device | None) -> Placement:
     tensors = net.params.values() if isinstance(net, Network) else net.parameters()
-    return next(iter(tensors), torch.empty(0)).device
+    first = next(iter(tensors), torch.empty(0))
+    return Placement(first.device if device is None else torch.device(device), first.dtype)

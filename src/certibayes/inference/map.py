@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.algorithm import Algorithm, Info
+from certibayes.inference.algorithm import Algorithm, Info, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -49,6 +49,7 @@ class MAP(Algorithm[MAPState]):
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
+        require_rates(self.lr, self.betas)
         if self.optimizer not in ("adam", "sgd"):
             raise InvalidInput(f'optimizer must be "adam" or "sgd", got {self.optimizer!r}.')
 

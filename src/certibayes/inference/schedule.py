@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from certibayes.errors import InvalidInput
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -22,7 +24,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind not in ("constant", "cosine", "exponential"):
-            raise ValueError(f'schedule must be "constant", "cosine" or "exponential", got {self.kind!r}.')
+            raise InvalidInput(f'schedule must be "constant", "cosine" or "exponential", got {self.kind!r}.')
+        if not (0.0 <= self.warmup <= 1.0 and 0.0 <= self.floor <= 1.0):
+            raise InvalidInput(f"warmup and floor are fractions, got {self.warmup}, {self.floor}.")
 
     def __call__(self, progress: float) -> float:
         """Return the factor at a fraction ``progress`` of training."""

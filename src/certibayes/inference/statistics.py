@@ -13,7 +13,7 @@ from certibayes.networks import Graph, Node, Params
 from certibayes.networks.operations import BatchNorm
 
 EXAMPLES = 2048
-"""How many training examples the statistics are taken from."""
+"""About how many training examples the statistics are taken from."""
 
 
 def has_statistics(graph: Graph) -> bool:
@@ -36,5 +36,5 @@ def refresh_statistics(graph: Graph, params: Params, buffers: dict[str, Tensor],
         # Later layers must see what this one gives with its new statistics.
         return node.operation.evaluate(node.weights({**refreshed, **params}), *inputs)
 
-    graph.evaluate({**buffers, **params}, x[:EXAMPLES], normalise_afresh)
+    graph.evaluate({**buffers, **params}, x, normalise_afresh)
     return refreshed

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.algorithm import Algorithm, Info
+from certibayes.inference.algorithm import Algorithm, Info, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -52,6 +52,7 @@ class VOGN(Algorithm[VOGNState]):
     initial_std: float = 0.01
 
     def __post_init__(self) -> None:
+        require_rates(self.lr, self.betas)
         if not self.initial_std > 0:
             raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
 

@@ -112,6 +112,7 @@ def _weight_sums(plain: list[_Use], radius: _Use | None, sign: Tensor | None) ->
     gradient = _outer(plain)
     if radius is None or sign is None:
         return gradient, _outer(terms)
-    squares = _outer([*terms, _product(radius, radius)])
+    # |w| has derivative 0 at w = 0, hence the square of the sign.
+    squares = torch.addcmul(_outer(terms), sign.abs(), _outer([_product(radius, radius)]))
     crossed = _outer([_product(use, radius, 2.0) for use in plain])
     return torch.addcmul(gradient, sign, _outer([radius])), torch.addcmul(squares, sign, crossed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -80,7 +80,9 @@ class TwoPoint(RadiusDistribution):
         """Return eta, or nothing where all mass is at 0."""
         if self.clean == 1.0:
             return Radii(torch.empty(0), torch.empty(0))
-        return Radii(torch.tensor([self.eta]), torch.tensor([math.log1p(-self.lam)]))
+        return Radii(
+            torch.tensor([self.eta], dtype=torch.float64), torch.tensor([math.log1p(-self.lam)], dtype=torch.float64)
+        )
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
@@ -88,58 +90,77 @@ class TwoPoint(RadiusDistribution):
 
 
 @dataclass(frozen=True)
-class Quantiles(RadiusDistribution):
-    """A distribution given by its inverse CDF or by a sampler.
+class _Continuous(RadiusDistribution):
+    """A distribution without mass at 0, summed over Monte Carlo draws or quadrature nodes.
 
     Attributes:
-        inverse_cdf: maps probabilities (K,) in (0, 1) to radii (K,).
-        sampler: (number, generator) -> radii; instead of ``inverse_cdf``.
         draws: Monte Carlo draws a batch (the paper takes 10). The logarithm of their mean is biased.
         quadrature: number of fixed Gauss-Legendre nodes in probability, instead of draws; 8 are exact enough, and a
             fixed function of the weights is what HMC needs.
     """
 
-    inverse_cdf: Callable[[Tensor], Tensor] | None = None
-    sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
-    draws: int = 10
-    quadrature: int | None = None
+    draws: int = field(default=10, kw_only=True)
+    quadrature: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        if self.draws < 1 or (self.quadrature is not None and self.quadrature < 1):
+            raise InvalidInput("draws and quadrature count radii, so they are at least 1.")
+
+    def quantile(self, probabilities: Tensor) -> Tensor:
+        """Map probabilities (K,) in [0, 1) to radii (K,)."""
+        raise NotImplementedError
+
+    def sample(self, generator: torch.Generator | None) -> Tensor:
+        """Draw radii (draws,) by inverse CDF; the uniform numbers never reach 1, where a quantile may be infinite."""
+        return self.quantile(torch.rand(self.draws, generator=generator, dtype=torch.float64))
+
+    def nodes(self, generator: torch.Generator | None) -> Radii:
+        """Return quadrature nodes, or draws."""
+        if self.quadrature is not None:
+            points, weights = np.polynomial.legendre.leggauss(self.quadrature)
+            radii, count = self.quantile(torch.from_numpy((points + 1) / 2)), self.quadrature
+            log_weights = torch.from_numpy(np.log(weights / 2))
+        else:
+            radii, count = self.sample(generator), self.draws
+            log_weights = torch.full((count,), -math.log(count), dtype=torch.float64)
+        if radii.shape != (count,) or not bool((torch.isfinite(radii) & (radii >= 0)).all()):
+            raise InvalidInput(f"p_eps must give {count} finite radii >= 0, got {radii.tolist()}.")
+        return Radii(radii, log_weights)
+
+
+@dataclass(frozen=True)
+class Quantiles(_Continuous):
+    """A distribution given by its inverse CDF or by a sampler.
+
+    Attributes:
+        inverse_cdf: maps probabilities (K,) in [0, 1) to radii (K,).
+        sampler: (number, generator) -> radii; instead of ``inverse_cdf``.
+    """
+
+    inverse_cdf: Callable[[Tensor], Tensor] | None = None
+    sampler: Callable[[int, torch.Generator | None], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.inverse_cdf is None) == (self.sampler is None):
             raise InvalidInput("give either inverse_cdf or sampler.")
         if self.sampler is not None and self.quadrature is not None:
             raise InvalidInput("quadrature needs inverse_cdf: a sampler has no fixed nodes.")
-        if self.draws < 1 or (self.quadrature is not None and self.quadrature < 1):
-            raise InvalidInput("draws and quadrature count radii, so they are at least 1.")
 
-    def _quantile(self, probabilities: Tensor) -> Tensor:
+    def quantile(self, probabilities: Tensor) -> Tensor:
+        """See the base class."""
         assert self.inverse_cdf is not None
         return self.inverse_cdf(probabilities)
 
-    def nodes(self, generator: torch.Generator | None) -> Radii:
-        """Return quadrature nodes, or draws by inverse CDF."""
-        if self.quadrature is not None:
-            points, weights = np.polynomial.legendre.leggauss(self.quadrature)
-            probabilities = torch.from_numpy((points + 1) / 2)
-            log_weights = torch.from_numpy(np.log(weights / 2)).float()
-            radii = self._quantile(probabilities)
-        else:
-            log_weights = torch.full((self.draws,), -math.log(self.draws))
-            if self.sampler is not None:
-                radii = self.sampler(self.draws, generator)
-            else:
-                # Open at 1, where the quantile of an unbounded distribution is infinite.
-                radii = self._quantile(torch.rand(self.draws, generator=generator, dtype=torch.float64))
-        radii = radii.float()
-        if not bool((torch.isfinite(radii) & (radii >= 0)).all()):
-            raise InvalidInput(f"p_eps must give finite radii >= 0, got {radii.tolist()}.")
-        return Radii(radii, log_weights)
+    def sample(self, generator: torch.Generator | None) -> Tensor:
+        """See the base class."""
+        return super().sample(generator) if self.sampler is None else self.sampler(self.draws, generator)
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
         function = self.inverse_cdf or self.sampler
         return {
-            "distribution": type(self).__name__,
+            "distribution": "Quantiles",
             "function": getattr(function, "__qualname__", str(function)),
             "draws": self.draws,
             "quadrature": self.quadrature,
@@ -147,45 +168,47 @@ class Quantiles(RadiusDistribution):
 
 
 @dataclass(frozen=True)
-class _Scaled(Quantiles):
-    """A one-parameter family: ``eta`` times a standard distribution."""
+class _Scaled(_Continuous):
+    """A one-parameter family: ``eta`` times a standard distribution. At eta = 0 all mass is at 0."""
 
-    eta: float = 0.1
+    eta: float
 
-    def __init__(self, eta: float, draws: int = 10, quadrature: int | None = None):
-        _require_radius(eta)
-        object.__setattr__(self, "eta", eta)
-        super().__init__(self._standard_quantile, None, draws, quadrature)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_radius(self.eta)
 
     @classmethod
-    def for_radius(cls, eps: float, inflation: float = INFLATION) -> Self:
+    def for_radius(cls, eps: float, inflation: float = INFLATION, **settings: Any) -> Self:
         """Scale by 1.1 times the radius that is to be certified."""
-        return cls(inflation * eps)
+        return cls(inflation * eps, **settings)
 
-    def _standard_quantile(self, probabilities: Tensor) -> Tensor:
-        raise NotImplementedError
+    @property
+    def clean(self) -> float:  # type: ignore[override]
+        """Probability of radius 0."""
+        return 1.0 if self.eta == 0.0 else 0.0
+
+    def nodes(self, generator: torch.Generator | None) -> Radii:
+        """See the base class."""
+        return super().nodes(generator) if self.eta > 0 else Radii(torch.empty(0), torch.empty(0))
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
-        return {
-            "distribution": type(self).__name__,
-            "eta": self.eta,
-            "draws": self.draws,
-            "quadrature": self.quadrature,
-        }
+        return {"distribution": type(self).__name__, **asdict(self)}
 
 
 class Rayleigh(_Scaled):
     """p(eps) = eps / eta² exp(-eps² / (2 eta²)), of the supplement."""
 
-    def _standard_quantile(self, probabilities: Tensor) -> Tensor:
+    def quantile(self, probabilities: Tensor) -> Tensor:
+        """See the base class."""
         return self.eta * torch.sqrt(-2.0 * torch.log1p(-probabilities))
 
 
 class Exponential(_Scaled):
     """p(eps) = exp(-eps / eta) / eta, of the supplement."""
 
-    def _standard_quantile(self, probabilities: Tensor) -> Tensor:
+    def quantile(self, probabilities: Tensor) -> Tensor:
+        """See the base class."""
         return -self.eta * torch.log1p(-probabilities)
 
 

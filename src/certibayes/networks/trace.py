@@ -263,7 +263,11 @@ def _values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
     recorders = []
     for size in (2, 3):
         recorder = _Recorder(traced)
-        recorder.run(example.expand(size, *example.shape[1:]).contiguous())
+        try:
+            recorder.run(example.expand(size, *example.shape[1:]).contiguous())
+        except RuntimeError as error:
+            shape = tuple(example.shape[1:])
+            raise InvalidInput(f"the network cannot be run on inputs of shape {shape}: {error}") from error
         recorders.append(recorder.values)
     two, three = recorders
     for node, value in two.items():

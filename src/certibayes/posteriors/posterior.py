@@ -49,7 +49,8 @@ class Posterior:
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ):
-        network = net if isinstance(net, Network) else trace(net, _example(input_shape))
+        network = as_network(net, input_shape)
+        self.network = network
         self.graph: Graph = network.graph
         self.buffers: dict[str, Tensor] = dict(network.buffers)
         self.metadata: dict[str, Any] = dict(metadata or {})
@@ -72,8 +73,9 @@ class Posterior:
         """Rebuild from ``tensors()``."""
         raise NotImplementedError
 
-    def predictor(self, samples: int = 35, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
+    def predictor(self, samples: int | None = 35, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
         """Fix ``samples`` weight samples, drawn from ``seed``, as a module that predicts."""
+        samples = 35 if samples is None else samples
         if samples < 1:
             raise InvalidInput(f"a predictor needs at least one sample, got {samples}.")
         drawn = self.sample(samples, torch.Generator().manual_seed(seed))
@@ -121,22 +123,33 @@ def load(path: str | Path) -> Posterior:
     path = Path(path)
     file = path if path.is_file() else path / FILE_NAME
     tensors, record = read_tensors(file, "posterior")
-    kind = record.get("posterior")
-    if kind not in Posterior.kinds:
-        raise CorruptFile(f"{file} holds a posterior of kind {kind!r}, which this version does not know.")
-    graph = Graph.from_json(record["graph"])
-    buffers = {name: tensors.pop(f"buffer:{name}") for name in graph.buffers}
-    posterior = Posterior.kinds[kind].from_tensors(Network(graph, {}, buffers), tensors, record.get("metadata", {}))
+    try:
+        kind, metadata = record["posterior"], dict(record.get("metadata", {}))
+        if kind not in Posterior.kinds:
+            raise CorruptFile(f"{file} holds a posterior of kind {kind!r}, which this version does not know.")
+        graph = Graph.from_json(record["graph"])
+        buffers = {name: tensors.pop(f"buffer:{name}") for name in graph.buffers}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptFile(f"the record in {file} is incomplete ({error!r}).") from error
+    posterior = Posterior.kinds[kind].from_tensors(Network(graph, {}, buffers), tensors, metadata)
     posterior.metadata.setdefault("versions", record.get("versions", {}))
     return posterior
 
 
-def _example(input_shape: Sequence[int] | None) -> Tensor | None:
-    return None if input_shape is None else torch.full((1, *input_shape), 0.5)
+def as_network(net: nn.Module | Network, input_shape: Sequence[int] | None = None) -> Network:
+    """Trace a module, unless it is traced already."""
+    if isinstance(net, Network):
+        return net
+    return trace(net, None if input_shape is None else torch.full((1, *input_shape), 0.5))
 
 
-def require_parameters(graph: Graph, params: Params, what: str, stacked: bool = False) -> None:
-    """Raise unless ``params`` holds a tensor for every parameter of the network, and nothing else."""
+def require_parameters(network: Network, params: Params, what: str, stacked: bool = False) -> None:
+    """Raise unless ``params`` holds a tensor of the right shape for every parameter, and nothing else.
+
+    With ``stacked``, all have one more leading dimension of the same size. A network read from a file
+    carries no parameters of its own to compare with; its file has a checksum instead.
+    """
+    graph = network.graph
     missing = [name for name in graph.parameters if name not in params]
     extra = [name for name in params if name not in graph.parameters and name not in graph.buffers]
     if missing or extra:
@@ -144,9 +157,13 @@ def require_parameters(graph: Graph, params: Params, what: str, stacked: bool = 
             f"{what} must hold the network's parameters by name. Missing: {missing or 'none'}; unknown: "
             f"{extra or 'none'}. Use dict(net.named_parameters())."
         )
-    sizes = {params[name].shape[0] if params[name].dim() else -1 for name in graph.parameters}
+    sizes = {params[name].shape[0] if params[name].dim() else -1 for name in params}
     if stacked and (len(sizes) != 1 or -1 in sizes or 0 in sizes):
         raise InvalidInput(f"{what} must have one leading dimension, the number of samples; found sizes {sizes}.")
+    for name, own in network.params.items():
+        shape = params[name].shape[1:] if stacked else params[name].shape
+        if shape != own.shape:
+            raise InvalidInput(f"{what}: {name!r} has shape {tuple(shape)}, but the network's is {tuple(own.shape)}.")
 
 
 class Point(Posterior):
@@ -168,17 +185,17 @@ class Point(Posterior):
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
     ):
-        network = net if isinstance(net, Network) else trace(net, _example(input_shape))
+        network = as_network(net, input_shape)
         super().__init__(network, metadata=metadata)
         chosen = network.params if params is None else params
-        require_parameters(self.graph, chosen, "params")
+        require_parameters(network, chosen, "params")
         self.params = {name: chosen[name].detach().clone() for name in self.graph.parameters}
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Repeat the one network."""
         return self._with_buffers({name: p.expand(samples, *p.shape) for name, p in self.params.items()})
 
-    def predictor(self, samples: int = 1, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
+    def predictor(self, samples: int | None = 1, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
         """Return the network as a predictor; more samples of one point would be the same network again."""
         return super().predictor(1, seed, device)
 
@@ -212,8 +229,8 @@ class DiagonalGaussian(Posterior):
         metadata: Mapping[str, Any] | None = None,
     ):
         super().__init__(net, input_shape, metadata)
-        require_parameters(self.graph, mean, "mean")
-        require_parameters(self.graph, std, "std")
+        require_parameters(self.network, mean, "mean")
+        require_parameters(self.network, std, "std")
         for name in self.graph.parameters:
             if mean[name].shape != std[name].shape:
                 raise InvalidInput(f"mean and std of {name!r} differ in shape.")
@@ -262,7 +279,7 @@ class Samples(Posterior):
         metadata: Mapping[str, Any] | None = None,
     ):
         super().__init__(net, input_shape, metadata)
-        require_parameters(self.graph, stacked, "stacked", stacked=True)
+        require_parameters(self.network, stacked, "stacked", stacked=True)
         self.stacked = {name: tensor.detach().clone() for name, tensor in stacked.items()}
 
     @classmethod
@@ -270,7 +287,7 @@ class Samples(Posterior):
         """Collect networks of one architecture that were trained elsewhere; their buffers come along."""
         if not modules:
             raise InvalidInput("from_modules needs at least one module.")
-        networks = [trace(module, _example(input_shape)) for module in modules]
+        networks = [as_network(module, input_shape) for module in modules]
         if any(network.graph != networks[0].graph for network in networks):
             raise InvalidInput("the modules do not all have the same architecture.")
         stacked = stack_samples([{**network.params, **network.buffers} for network in networks])
@@ -288,6 +305,12 @@ class Samples(Posterior):
             return self._with_buffers(dict(self.stacked))
         chosen = torch.randperm(len(self), generator=generator)[:samples].sort().values
         return self._with_buffers({name: tensor[chosen] for name, tensor in self.stacked.items()})
+
+    def predictor(
+        self, samples: int | None = None, seed: int = 0, device: str | torch.device | None = None
+    ) -> Predictor:
+        """Fix ``samples`` of the samples held, all of them by default, as a module that predicts."""
+        return super().predictor(len(self) if samples is None else samples, seed, device)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """Return one sample's parameters."""

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from certibayes.errors import CorruptFile
+from certibayes.errors import CorruptFile, InvalidInput
 
 KEY = "certibayes"
 FORMAT = 1
@@ -62,6 +62,10 @@ def write_tensors(path: Path, kind: str, tensors: dict[str, Tensor], record: dic
         record: anything JSON can hold.
     """
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    try:
+        json.dumps(record)
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"metadata must be plain numbers, strings, lists and dictionaries ({error}).") from error
     header = {
         "format": FORMAT,
         "kind": kind,
@@ -76,11 +80,13 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     """Read what ``write_tensors`` wrote, or raise an error that says what is wrong with the file."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no {kind} at {path}.")
+    # Read once: a live run may replace the file at any moment, and two reads could see two files.
+    content = path.read_bytes()
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        tensors = safetensors.torch.load(content)
+        length = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    except (safetensors.SafetensorError, ValueError) as error:
         raise CorruptFile(f"{path} is truncated or not a safetensors file ({error}).") from error
     if KEY not in metadata:
         raise CorruptFile(f"{path} is a safetensors file, but was not written by certibayes.")

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from certibayes.bounds.checks import require_floats
+from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 
 
@@ -45,6 +47,9 @@ class Uncertainty:
 @torch.no_grad()
 def uncertainty(predictor: Predictor, x: Tensor, batch_size: int = 500) -> Uncertainty:
     """Measure the uncertainty of a predictor at inputs ``x`` (B, ...)."""
+    if predictor.task != "classification":
+        raise InvalidInput("entropies are of class probabilities; this predictor does regression.")
+    require_floats(x, "the inputs")
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for part in x.split(batch_size):
         each = predictor.sample_log_probabilities(part.to(predictor.device))

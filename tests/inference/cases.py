@@ -1,0 +1,97 @@
+"""The table of algorithms and likelihoods, and tiny data to run every pair of them on."""
+
+import torch
+from torch import Tensor, nn
+
+import certibayes as cb
+from certibayes.inference import Target
+from certibayes.likelihoods import Batch, Likelihood
+from certibayes.networks import trace
+
+ALGORITHMS = {
+    "map-adam": cb.MAP(lr=0.01),
+    "map-sgd": cb.MAP(lr=0.05, optimizer="sgd"),
+    "vogn": cb.VOGN(lr=0.05),
+}
+CLASSIFICATION = {
+    "standard": cb.Categorical(),
+    "ibp": cb.RobustCategorical(cb.TwoPoint(0.1)),
+    "ibp-margins": cb.RobustCategorical(cb.TwoPoint(0.1), cb.IBP(margins=True)),
+    "pgd": cb.RobustCategorical(cb.TwoPoint(0.1), cb.PGD(steps=2)),
+    "rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
+}
+LIKELIHOODS = {**CLASSIFICATION, "regression": cb.RobustGaussian(0.5, cb.TwoPoint(0.1), domain=(0.0, 1.0))}
+
+SIZE, BATCH_SIZE, EPOCHS = 24, 8, 3
+STEPS = SIZE // BATCH_SIZE
+
+
+def inputs(size: int = SIZE, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.rand(size, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+
+
+def classes(size: int = SIZE) -> Tensor:
+    """Which of the first three features is largest: learnable."""
+    return inputs(size)[:, :3].argmax(-1)
+
+
+def data_for(likelihood: Likelihood, dtype: torch.dtype = torch.float32) -> Batch:
+    x = inputs(dtype=dtype)
+    if isinstance(likelihood, cb.RobustGaussian):
+        return Batch(x, x[:, :3].cumsum(-1))
+    return Batch(x, classes())
+
+
+def network(seed: int = 0) -> nn.Module:
+    return cb.networks.mlp(4, [6], 3, seed=seed)
+
+
+def batch_norm_net(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def target_for(
+    likelihood: Likelihood, dtype: torch.dtype = torch.float32, temperature: float = 1.0
+) -> tuple[Target, dict[str, Tensor], Batch]:
+    """A target, parameters to start from and a batch."""
+    batch = data_for(likelihood, dtype)
+    traced = trace(network().to(dtype), batch.inputs)
+    precision = cb.GaussianPrior().precisions(traced.graph, traced.params)
+    target = Target(traced.graph, traced.buffers, likelihood, precision, SIZE, temperature)
+    return target, traced.params, batch
+
+
+def fit(likelihood: Likelihood | None = None, net: nn.Module | None = None, train: object = None, **settings):
+    """``cb.fit`` on the tiny data, three steps an epoch for three epochs."""
+    likelihood = cb.Categorical() if likelihood is None else likelihood
+    defaults = {
+        "algorithm": ALGORITHMS["map-adam"],
+        "epochs": EPOCHS,
+        "batch_size": BATCH_SIZE,
+        "progress": False,
+        # Negative: a checkpoint after every step, however fast the clock.
+        "checkpoint_every": -1.0,
+    }
+    return cb.fit(
+        network() if net is None else net,
+        data_for(likelihood) if train is None else train,
+        likelihood=likelihood,
+        **{**defaults, **settings},
+    )
+
+
+def assert_same_posterior(found: cb.Posterior, expected: cb.Posterior) -> None:
+    """Bit for bit, history included."""
+    assert type(found) is type(expected)
+    assert found.tensors().keys() == expected.tensors().keys()
+    for name, tensor in expected.tensors().items():
+        assert torch.equal(found.tensors()[name], tensor), name
+    for name, tensor in expected.buffers.items():
+        assert torch.equal(found.buffers[name], tensor), name
+    assert found.metadata["history"] == expected.metadata["history"]
+
+
+def differ(one: cb.Posterior, other: cb.Posterior) -> bool:
+    return any(not torch.equal(one.tensors()[name], tensor) for name, tensor in other.tensors().items())

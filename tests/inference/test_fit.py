@@ -1,0 +1,402 @@
+"""What ``fit`` takes, what it refuses and what it leaves alone."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import certibayes as cb
+from certibayes.errors import Diverged, InvalidInput, UnsupportedLayer
+from certibayes.networks import trace
+
+from .cases import (
+    ALGORITHMS,
+    BATCH_SIZE,
+    EPOCHS,
+    LIKELIHOODS,
+    SIZE,
+    STEPS,
+    assert_same_posterior,
+    classes,
+    differ,
+    fit,
+    inputs,
+    network,
+)
+
+
+class Mapped(Dataset):
+    def __init__(self, size=SIZE):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return inputs()[index], classes()[index]
+
+
+class Augmented(Mapped):
+    """With noise from torch's global generator, as augmentations take it."""
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + 0.1 * torch.rand(4), y
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield inputs()[0], classes()[0]
+
+
+class TestData:
+    def test_a_tensor_dataset_is_its_tensors(self):
+        assert_same_posterior(fit(train=TensorDataset(inputs(), classes())), fit(train=(inputs(), classes())))
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            Mapped,
+            lambda: DataLoader(Mapped(), batch_size=BATCH_SIZE),
+            lambda: DataLoader(Mapped(), batch_size=BATCH_SIZE, shuffle=True, generator=torch.Generator()),
+        ],
+        ids=["data set", "loader", "shuffled loader"],
+    )
+    def test_loaders_and_data_sets_train(self, make):
+        history = fit(train=make(), epochs=20).metadata["history"]
+        assert history[-1]["loss"] < history[0]["loss"]
+
+    @pytest.mark.parametrize("data", [Mapped, Augmented], ids=["plain", "augmented"])
+    def test_a_shuffled_loader_depends_on_the_seed_alone(self, data):
+        def make():
+            return DataLoader(data(), batch_size=BATCH_SIZE, shuffle=True)
+
+        torch.manual_seed(1)
+        one = fit(train=make(), seed=5)
+        torch.manual_seed(2)
+        assert_same_posterior(fit(train=make(), seed=5), one)
+        assert differ(fit(train=make(), seed=6), one)
+
+    def test_every_epoch_has_another_order(self):
+        seen = []
+
+        class Watching(Mapped):
+            def __getitem__(self, index):
+                seen.append(index)
+                return super().__getitem__(index)
+
+        loader = DataLoader(Watching(), batch_size=BATCH_SIZE, shuffle=True)
+        fit(train=loader, epochs=2)
+        # The last two epochs; before them come the examples that fit looks at first.
+        first, second = seen[-2 * SIZE : -SIZE], seen[-SIZE:]
+        assert sorted(first) == sorted(second) == list(range(SIZE))
+        assert first != second
+
+    def test_data_smaller_than_a_batch_are_one_batch(self):
+        posterior = fit(batch_size=1000, epochs=2)
+        assert posterior.metadata["data"]["steps"] == 1
+
+    def test_images_are_flattened_by_the_network(self):
+        images = inputs().reshape(SIZE, 1, 2, 2)
+        torch.testing.assert_close(fit(train=(images, classes())).params, fit().params)
+
+    def test_a_traced_network_is_as_good_as_a_module(self):
+        assert_same_posterior(fit(net=trace(network(), inputs())), fit())
+
+    def test_float64_networks_are_trained_in_float64(self):
+        posterior = fit(net=network().double(), train=(inputs().double(), classes()))
+        assert posterior.params["1.weight"].dtype == torch.float64
+
+    def test_int32_labels(self):
+        assert_same_posterior(fit(train=(inputs(), classes().int())), fit())
+
+    def test_the_device_may_be_named(self):
+        assert_same_posterior(fit(device="cpu"), fit())
+        assert_same_posterior(fit(device=torch.device("cpu")), fit())
+
+    def test_n_is_what_a_sampler_draws(self):
+        from torch.utils.data import SubsetRandomSampler
+
+        subset = DataLoader(Mapped(), batch_size=4, sampler=SubsetRandomSampler(range(8)))
+        assert fit(train=subset).metadata["data"]["size"] == 8
+
+    def test_a_sampler_with_its_own_generator_is_seeded_too(self):
+        from torch.utils.data import RandomSampler
+
+        sampler = RandomSampler(Mapped(), generator=torch.Generator())
+        loader = DataLoader(Mapped(), batch_size=BATCH_SIZE, sampler=sampler)
+        assert_same_posterior(fit(train=loader), fit(train=loader))
+
+
+class TestValidation:
+    def test_a_fraction_is_held_out(self):
+        posterior = fit(validation=0.25, batch_size=6)
+        assert posterior.metadata["data"]["size"] == 18
+        assert all(0.0 <= record["validation_accuracy"] <= 1.0 for record in posterior.metadata["history"])
+
+    def test_held_out_data_are_not_trained_on(self):
+        """Spoil each label in turn: the ones held out change the figures, but never the weights."""
+        clean = fit(validation=0.25, batch_size=6)
+        held = 0
+        for index in range(SIZE):
+            spoiled = classes()
+            spoiled[index] = (spoiled[index] + 1) % 3
+            other = fit(train=(inputs(), spoiled), validation=0.25, batch_size=6)
+            held += not differ(clean, other)
+        assert held == 6
+
+    def test_a_pair_is_judged_by_the_likelihood_at_the_full_radius(self):
+        likelihood = LIKELIHOODS["ibp"]
+        posterior = fit(likelihood, validation=(inputs(), classes()))
+        network_, batch = trace(network(), inputs()), cb.likelihoods.Batch(inputs(), classes())
+        noise = likelihood.draw(1.0, batch, None)
+        expected = -likelihood.log_likelihood(network_.graph, posterior.params, batch, noise).mean()
+        assert posterior.metadata["history"][-1]["validation_loss"] == pytest.approx(float(expected), rel=1e-5)
+
+    def test_the_accuracy_is_that_of_the_point(self):
+        posterior = fit(validation=(inputs(), classes()), epochs=20)
+        hits = posterior.predictor().predict(inputs()) == classes()
+        assert posterior.metadata["history"][-1]["validation_accuracy"] == pytest.approx(float(hits.float().mean()))
+
+    def test_regression_has_a_loss_but_no_accuracy(self):
+        record = fit(LIKELIHOODS["regression"], validation=0.25, batch_size=6).metadata["history"][-1]
+        assert "validation_loss" in record
+        assert "validation_accuracy" not in record
+
+    def test_a_pair_does_not_change_the_posterior(self):
+        assert not differ(fit(LIKELIHOODS["pgd"], validation=(inputs(), classes())), fit(LIKELIHOODS["pgd"]))
+
+    @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, math.nan])
+    def test_bad_fractions(self, fraction):
+        with pytest.raises(InvalidInput):
+            fit(validation=fraction)
+
+    def test_a_loader_cannot_be_split(self):
+        with pytest.raises(InvalidInput, match="pair"):
+            fit(train=DataLoader(Mapped()), validation=0.1)
+
+    @pytest.mark.parametrize(
+        "pair",
+        [(inputs(), classes()[:-1]), (torch.full_like(inputs(), math.nan), classes()), (inputs()[:, :-1], classes())],
+        ids=["lengths", "nan", "shape"],
+    )
+    def test_bad_pairs(self, pair):
+        with pytest.raises(InvalidInput):
+            fit(validation=pair)
+
+
+class TestRecords:
+    def test_callbacks_see_every_epoch(self):
+        seen = []
+        posterior = fit(callbacks=[seen.append])
+        assert [record["epoch"] for record in seen] == [1.0, 2.0, 3.0]
+        assert all(record.keys() == {"epoch", "loss", "seconds"} for record in seen)
+        without_time = [{k: v for k, v in record.items() if k != "seconds"} for record in seen]
+        assert without_time == posterior.metadata["history"]
+
+    def test_the_loss_is_the_mean_over_the_epoch(self):
+        """At a rate of 0 every batch meets the same network."""
+        likelihood = cb.Categorical()
+        posterior = fit(algorithm=cb.MAP(lr=0.0))
+        traced, batch = trace(network(), inputs()), cb.likelihoods.Batch(inputs(), classes())
+        noise = likelihood.draw(1.0, batch, None)
+        expected = -float(likelihood.log_likelihood(traced.graph, traced.params, batch, noise).mean())
+        for record in posterior.metadata["history"]:
+            assert record["loss"] == pytest.approx(expected, rel=1e-5)
+
+    def test_the_schedule_is_applied(self):
+        """A rate of 0 from the half on would be another run; so is a decaying one."""
+        rates = []
+
+        class Watching(cb.MAP):
+            def update(self, target, state, *rest):
+                rates.append(float(state.lr))
+                return super().update(target, state, *rest)
+
+        fit(algorithm=Watching(lr=0.5), schedule=cb.Schedule("cosine", floor=0.0))
+        total = EPOCHS * STEPS
+        expected = [0.25 * (1 + math.cos(math.pi * step / total)) for step in range(total)]
+        assert rates == pytest.approx(expected, rel=1e-5)
+
+    def test_the_ramp_is_applied(self):
+        radii = []
+
+        class Watching(cb.MAP):
+            def update(self, target, state, batch, noise, generator):
+                radii.append(float(noise.radii[0]))
+                return super().update(target, state, batch, noise, generator)
+
+        fit(LIKELIHOODS["ibp"], algorithm=Watching())
+        total = EPOCHS * STEPS
+        assert radii == pytest.approx([0.1 * step / total for step in range(total)])
+
+    def test_the_bar_goes_to_standard_error(self, capsys):
+        fit(progress=True, validation=0.25, batch_size=6)
+        shown = capsys.readouterr()
+        assert shown.out == ""
+        assert "MAP" in shown.err
+
+    def test_silence_on_request(self, capsys):
+        fit(progress=False)
+        shown = capsys.readouterr()
+        assert shown.out == shown.err == ""
+
+
+class TestNothingElseChanges:
+    @pytest.mark.parametrize("training", [True, False])
+    def test_the_module(self, training):
+        net = network().train(training)
+        next(net.parameters()).requires_grad_(False)
+        before = copy.deepcopy(net.state_dict())
+        fit(net=net)
+        assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+        assert net.training is training
+        assert [p.requires_grad for p in net.parameters()] == [False, True, True, True]
+        assert all(p.grad is None for p in net.parameters())
+
+    def test_the_data(self):
+        x, y = inputs(), classes()
+        fit(LIKELIHOODS["pgd"], train=(x, y))
+        assert torch.equal(x, inputs())
+        assert torch.equal(y, classes())
+
+    @pytest.mark.parametrize(
+        "make",
+        [lambda: (inputs(), classes()), Mapped, lambda: DataLoader(Mapped(), batch_size=8, shuffle=True)],
+        ids=["tensors", "data set", "loader"],
+    )
+    def test_the_global_generator(self, make):
+        before = torch.get_rng_state()
+        fit(LIKELIHOODS["rayleigh"], train=make(), algorithm=ALGORITHMS["vogn"], validation=(inputs(), classes()))
+        assert torch.equal(torch.get_rng_state(), before)
+
+    def test_the_global_generator_does_not_matter(self):
+        torch.manual_seed(1)
+        one = fit(LIKELIHOODS["pgd"], algorithm=ALGORITHMS["vogn"])
+        torch.manual_seed(2)
+        assert_same_posterior(fit(LIKELIHOODS["pgd"], algorithm=ALGORITHMS["vogn"]), one)
+
+    def test_the_directory_unless_it_is_asked_to(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        fit()
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("algorithm", [cb.MAP(lr=1e30, optimizer="sgd"), cb.VOGN(lr=1e30)], ids=["map", "vogn"])
+    def test_a_loss_that_is_not_a_number_stops_the_run(self, algorithm):
+        with pytest.raises(Diverged, match="Lower the learning rate"):
+            fit(algorithm=algorithm)
+
+    def test_the_message_points_to_the_last_checkpoint(self, tmp_path):
+        with pytest.raises(Diverged, match="still good"):
+            fit(algorithm=cb.MAP(lr=1e30, optimizer="sgd"), checkpoint=tmp_path)
+
+    def test_a_last_step_that_leaves_the_finite_numbers_is_noticed(self):
+        with pytest.raises(Diverged):
+            settings = {"algorithm": cb.MAP(lr=1e38, optimizer="sgd"), "epochs": 1, "batch_size": SIZE}
+            fit(cb.RobustGaussian(0.1), train=(inputs(), 100 * inputs()[:, :3]), **settings)
+
+
+class Softsign(nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.softsign(x)
+
+
+class TestRefused:
+    def refuse(self, message=None, error=InvalidInput, **settings):
+        with pytest.raises(error, match=message):
+            fit(**settings)
+
+    @pytest.mark.parametrize("bad", [math.nan, math.inf])
+    def test_inputs_that_are_not_numbers(self, bad):
+        x = inputs()
+        x[3, 1] = bad
+        self.refuse("training inputs hold NaN", train=(x, classes()))
+
+    def test_targets_that_are_not_numbers(self):
+        y = inputs()[:, :3].clone()
+        y[0, 0] = math.nan
+        self.refuse("training targets hold NaN", train=(inputs(), y), likelihood=LIKELIHOODS["regression"])
+
+    @pytest.mark.parametrize("label", [-1, 3])
+    def test_labels_out_of_range(self, label):
+        y = classes()
+        y[5] = label
+        self.refuse("3 classes", train=(inputs(), y))
+
+    def test_float_labels(self):
+        self.refuse("integers", train=(inputs(), classes().float()))
+
+    def test_inputs_outside_the_domain(self):
+        self.refuse("domain", train=(inputs() * 255, classes()), likelihood=LIKELIHOODS["ibp"])
+
+    def test_regression_targets_without_their_dimension(self):
+        self.refuse("Reshape", train=(inputs(), inputs()[:, 0]), likelihood=LIKELIHOODS["regression"])
+
+    @pytest.mark.parametrize("epochs", [0, -1])
+    def test_no_epochs(self, epochs):
+        self.refuse("epochs", epochs=epochs)
+
+    @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
+    def test_temperatures(self, temperature):
+        self.refuse("temperature", temperature=temperature)
+
+    @pytest.mark.parametrize("batch_size", [0, -3])
+    def test_batch_sizes(self, batch_size):
+        self.refuse("batch_size", batch_size=batch_size)
+
+    def test_no_data(self):
+        self.refuse("at least 1, got 0", train=(inputs()[:0], classes()[:0]))
+
+    def test_lengths_that_differ(self):
+        self.refuse("24 training inputs but 23 targets", train=(inputs(), classes()[:-1]))
+
+    @pytest.mark.parametrize(
+        "train", [None, "digits", [inputs(), classes()], (inputs(),)], ids=["none", "name", "list", "one"]
+    )
+    def test_things_that_are_not_data(self, train):
+        with pytest.raises(InvalidInput, match="pair of tensors"):
+            cb.fit(network(), train, algorithm=cb.MAP(), progress=False)
+
+    def test_a_layer_without_rules(self):
+        net = nn.Sequential(nn.Linear(4, 6), nn.Softsign(), nn.Linear(6, 3))
+        self.refuse("Softsign", error=UnsupportedLayer, net=net)
+
+    def test_a_function_without_rules(self):
+        net = nn.Sequential(nn.Linear(4, 6), Softsign(), nn.Linear(6, 3))
+        self.refuse("softsign", error=UnsupportedLayer, net=net)
+
+    def test_a_data_set_without_a_length(self):
+        self.refuse("no length", train=DataLoader(Endless(), batch_size=4))
+
+    def test_a_loader_without_batches(self):
+        self.refuse("no batches", train=DataLoader(Mapped(), batch_size=100, drop_last=True))
+
+    def test_inputs_of_another_shape(self):
+        self.refuse("shape", train=(torch.rand(SIZE, 5), classes()))
+
+    def test_inputs_of_another_precision(self):
+        """Taken and converted, or refused with a hint; not a matrix product error."""
+        try:
+            fit(train=(inputs().double(), classes()))
+        except InvalidInput:
+            return
+
+    def test_uint8_labels(self):
+        """As they come out of an image file."""
+        try:
+            fit(train=(inputs(), classes().to(torch.uint8)))
+        except InvalidInput:
+            return
+
+    def test_lengths_that_differ_with_a_validation_fraction(self):
+        self.refuse(train=(inputs(), classes()[:-5]), validation=0.5)
+
+    @pytest.mark.parametrize("settings", [{"batch_size": 0}, {"train": Mapped(0)}], ids=["batch size", "empty"])
+    def test_data_sets_are_checked_like_tensors(self, settings):
+        self.refuse(**{"train": Mapped(), **settings})
