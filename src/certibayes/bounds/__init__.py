@@ -4,7 +4,7 @@ from certibayes.bounds import rules as rules  # registers the rules of every lay
 from certibayes.bounds.box import Box, Domain, ball, ideal_box, outward_box
 from certibayes.bounds.interval import interval_bounds, interval_margins, worst_logits
 from certibayes.bounds.registry import Rules, register, registered, rules_for
-from certibayes.bounds.rounding import IDEAL, LARGEST, Rounding, by_name, outward
+from certibayes.bounds.rounding import IDEAL, LARGEST, Rounding, by_name, outward, within_range
 from certibayes.bounds.support import Support, support_table, supports
 
 __all__ = [
@@ -28,5 +28,6 @@ __all__ = [
     "rules_for",
     "support_table",
     "supports",
+    "within_range",
     "worst_logits",
 ]

@@ -54,19 +54,30 @@ def ideal_box(x: Tensor, eps: float | Tensor, domain: Domain = None) -> Box:
     return Box((lower + upper) / 2, (upper - lower) / 2)
 
 
-def outward_box(x: Tensor, eps: float | Tensor, domain: Domain = None) -> Box:
+def outward_box(x: Tensor, eps: float | Tensor, domain: Domain = None, dtype: torch.dtype | None = None) -> Box:
     """Return a box that holds every float input within ``eps`` of ``x``, also as float arithmetic judges it.
 
-    ``x - eps`` rounds, so an attacker who computes the ball in floats may stand half a unit outside the exact
-    one. The corners are moved one float outwards, which covers both readings; where eps is 0, the box is ``x``.
+    ``x - eps`` rounds, and so does ``x`` itself where it is given in a finer precision than the network's; an attacker
+    who computes the ball in floats may stand a little outside the exact one. The corners are the outermost of both
+    readings, moved one float further out; where eps is 0 and x is exact, the box is ``x``.
+
+    Args:
+        x: points (B, ...), in the network's precision or a finer one.
+        eps: radius, a number or a tensor that broadcasts against ``x``.
+        domain: smallest and largest value an input can take.
+        dtype: the network's precision; that of ``x`` by default.
     """
-    infinity = torch.tensor(torch.inf, dtype=x.dtype, device=x.device)
-    radius = torch.as_tensor(eps, dtype=torch.float64, device=x.device)
-    rounded = radius.to(x.dtype)
-    rounded = torch.where(rounded.double() < radius, torch.nextafter(rounded, infinity), rounded)
-    moved = rounded > 0
-    lower = torch.where(moved, torch.nextafter(x - rounded, -infinity), x)
-    upper = torch.where(moved, torch.nextafter(x + rounded, infinity), x)
+    dtype = x.dtype if dtype is None else dtype
+    infinity = torch.tensor(torch.inf, dtype=dtype, device=x.device)
+    exact = torch.as_tensor(eps, dtype=torch.float64, device=x.device)
+    rounded = exact.to(dtype)
+    rounded = torch.where(rounded.double() < exact, torch.nextafter(rounded, infinity), rounded)
+    near = x.to(dtype)
+    lower = torch.minimum(near - rounded, (x.double() - exact).to(dtype))
+    upper = torch.maximum(near + rounded, (x.double() + exact).to(dtype))
+    moved = (rounded > 0) | (near.double() != x.double())
+    lower = torch.where(moved, torch.nextafter(lower, -infinity), lower)
+    upper = torch.where(moved, torch.nextafter(upper, infinity), upper)
     if domain is not None:
         # x itself lies in the domain, so clamping never empties the box.
         lower, upper = lower.clamp(min=domain[0]), upper.clamp(max=domain[1])

@@ -16,6 +16,7 @@ products can lose as long as magnitudes stay below 2³⁰, which certificates ch
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -49,7 +50,13 @@ class Rounding:
 
     def gamma(self, terms: int) -> float:
         """γₙ = n u / (1 - n u)."""
-        return terms * self.unit / (1.0 - terms * self.unit)
+        gamma = terms * self.unit / (1.0 - terms * self.unit) if terms * self.unit < 1 else math.inf
+        if gamma > 0.125:
+            raise InvalidInput(
+                f"a sum of {terms} terms is too long for this precision: its rounding cannot be bounded usefully. "
+                "Run the predictor in float64."
+            )
+        return gamma
 
     def widening(self, terms: int) -> float:
         """Return g = 4 γₙ₊₈ for an operation that adds ``terms`` products; see the module's text."""
@@ -84,6 +91,15 @@ IDEAL = Rounding()
 
 LARGEST = 2.0**30
 """Weights and inputs beyond this are refused, so that ``underflow`` is enough."""
+
+LARGEST_BOUND = 2.0**100
+"""A centre or radius beyond this, in any layer, is refused: the radius of a layer is at least 2⁻¹⁹ |W| |x|, so below
+it no partial sum of the float program can overflow, in any order."""
+
+
+def within_range(box: Box) -> Tensor:
+    """Tell, as a 0-d tensor, whether a layer's box is far from overflow; NaN is not."""
+    return (box.centre.abs().amax() <= LARGEST_BOUND) & (box.radius.amax() <= LARGEST_BOUND)
 
 
 def outward(dtype: torch.dtype) -> Rounding:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, interval_bounds, outward_box
+from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, interval_bounds, outward_box, within_range
 from certibayes.bounds.checks import require_count, require_domain, require_floats, require_labels, require_radius
 from certibayes.certify.certificate import Certificate
 from certibayes.certify.rules import RULES
 from certibayes.certify.softmax import probability_bounds
 from certibayes.errors import InvalidInput, UnsoundBounds
-from certibayes.networks import direct_sums
+from certibayes.networks import Node, direct_sums
 from certibayes.networks.samples import each
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
@@ -56,7 +56,8 @@ def certify(
     _require_settings(predictor, bounds, rule, batch_size)
     require_radius(eps)
     require_floats(x, "the points")
-    x = x.detach().to(predictor.device, predictor.dtype)
+    given = x.detach().to(predictor.device)
+    x = given.to(predictor.dtype)
     predictor.graph.require_input(x)
     require_domain(x, domain)
     if x.numel() and float(x.abs().max()) + eps > LARGEST:
@@ -66,16 +67,23 @@ def certify(
     labels = predicted if y is None else y.to(predicted.device)
     require_labels(labels, predictor.classes, len(x))
     slack = _predictor_slack(predictor) if rounding_mode.outward else 0.0
+    vanishing = torch.finfo(predictor.dtype).smallest_normal if rounding_mode.outward else 0.0
     certified, lowest, highest = [], [], []
     done = 0
-    for part, part_labels in zip(x.split(batch_size), labels.split(batch_size), strict=True):
-        box = outward_box(part, eps, domain) if rounding_mode.outward else ideal_box(part, eps, domain)
+    for part, part_labels in zip(given.split(batch_size), labels.split(batch_size), strict=True):
+        if len(part) == 0:
+            continue
+        if rounding_mode.outward:
+            box = outward_box(part, eps, domain, predictor.dtype)
+        else:
+            box = ideal_box(part.to(predictor.dtype), eps, domain)
         lower, upper = logit_bounds(predictor, box, rounding)
         margin = RULES[rule](lower, upper, part_labels.to(lower.device))
         certified.append(margin > 2 * slack)
         smallest, largest = (bound.mean(0) for bound in probability_bounds(lower, upper))
-        lowest.append(smallest * (1 - slack))
-        highest.append(largest * (1 + slack))
+        # Probabilities below the smallest normal float lose digits and then vanish.
+        lowest.append((smallest * (1 - slack) - vanishing).clamp(min=0.0))
+        highest.append((largest * (1 + slack) + vanishing).clamp(max=1.0 + slack))
         done += len(part)
         if progress is not None:
             progress(done, len(x))
@@ -107,19 +115,32 @@ def logit_bounds(predictor: Predictor, box: Box, rounding: str = "outward") -> t
         UnsoundBounds: they are not finite, or inverted.
     """
     mode = by_name(rounding, predictor.dtype)
-    lower, upper = [], []
+
+    def bound(params: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        sound = torch.ones((), dtype=torch.bool, device=predictor.device)
+
+        def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
+            # An overflow can hide behind a bounded activation, so every layer is looked at.
+            nonlocal sound
+            sound = sound & within_range(output)
+            return output
+
+        output = interval_bounds(predictor.graph, params, box, mode, watch)
+        return output.centre, output.radius, sound
+
+    lower, upper, flags = [], [], []
     with direct_sums():
-        for centre, radius in each(
-            lambda params: tuple(interval_bounds(predictor.graph, params, box, mode)), predictor.samples
-        ):
+        for centre, radius, sound in each(bound, predictor.samples):
             low, high = Box(centre, radius).ends()
             lower.append(low)
             upper.append(high)
+            flags.append(sound)
     lows, highs = torch.cat(lower), torch.cat(upper)
-    if not bool((torch.isfinite(lows) & torch.isfinite(highs) & (lows <= highs)).all()):
+    if not bool(torch.cat(flags).all() & (lows <= highs).all()):
         raise UnsoundBounds(
-            "the bounds are NaN, infinite or inverted, so nothing can be proved. Most likely the weights or the radius "
-            "are so large that intervals overflow; try a smaller eps or look at the posterior's widths."
+            "the bounds are NaN, infinite or inverted, or close to it, so nothing can be proved. Most likely the "
+            "weights or the radius are so large that intervals explode; try a smaller eps, or look at the widths of "
+            "the posterior."
         )
     return lows, highs
 
@@ -148,6 +169,8 @@ def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: 
         )
     if predictor.task != "classification":
         raise InvalidInput("class certificates need a classifier; this predictor does regression.")
+    if predictor.dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"certificates need float32 or float64 precision, this predictor runs in {predictor.dtype}.")
     if bounds not in BOUNDS:
         raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {bounds!r}.")
     if rule not in RULES:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from certibayes.certify.softmax import TINY, exponentials, probability_bounds, sum_of_others
+from certibayes.certify.softmax import log_sum_of_others, probability_bounds, relative_error
 
 Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -37,15 +37,18 @@ def pairwise(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
     Never worse than ``theorem1``, which lets y and c see different corners.
     """
     is_label = _is_label(labels, lower.shape[-1])
-    low, high, error = exponentials(lower, upper)
-    own = low.masked_fill(~is_label, 0.0).sum(-1, keepdim=True)
-    others_high = sum_of_others(high.masked_fill(is_label, 0.0))
-    others_low = sum_of_others(low.masked_fill(is_label, 0.0))
-    difference = own - high
-    others = torch.where(difference >= 0, others_high + TINY, others_low)
-    smallest = difference / (own + high + others + TINY)
-    # The difference of two probabilities carries their absolute error, at most that of a probability of 1.
-    mean = (smallest - 2 * error).mean(0)
+    own = lower.masked_fill(~is_label, -torch.inf).amax(-1, keepdim=True)
+    # Exponents are taken relative to the larger of y and c, so that neither can vanish beside a third class.
+    lead, gap = torch.maximum(own, upper), own - upper
+    others = torch.where(
+        gap >= 0,
+        log_sum_of_others(upper.masked_fill(is_label, -torch.inf)),
+        log_sum_of_others(lower.masked_fill(is_label, -torch.inf)),
+    )
+    ratio = torch.exp(-gap.abs())
+    smallest = gap.sign() * (1 - ratio) / (1 + ratio + torch.exp(others - lead))
+    # What the exponents lose: at most 1, the size of a difference of probabilities, times their relative error.
+    mean = (smallest - 2 * relative_error(lower, upper)).mean(0)
     return mean.masked_fill(is_label, torch.inf).amin(-1)
 
 

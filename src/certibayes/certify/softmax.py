@@ -22,34 +22,40 @@ def sum_of_others(terms: Tensor) -> Tensor:
     return before + after
 
 
-def exponentials(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return exp(lower - m), exp(upper - m) with m the largest upper end, and their relative error.
+def log_sum_of_others(logits: Tensor) -> Tensor:
+    """For each entry of the last dimension, log of the sum of the exponentials of all others; -inf if there are none.
 
-    Args:
-        lower: logits' lower ends, float64 (..., C).
-        upper: logits' upper ends.
-
-    Returns:
-        Both exponentials, and a bound (..., 1) on the relative error of anything computed from them by
-        a few sums and one division: an exponent of size z is off by z 2⁻⁵³, and each of the C terms rounds.
+    Entries may be -inf, standing for classes that are left out.
     """
-    peak = upper.amax(-1, keepdim=True)
-    span = (peak - lower.amin(-1, keepdim=True)) + lower.abs().amax(-1, keepdim=True) + peak.abs()
-    error = (span + 4 * lower.shape[-1] + 16) * 2.0**-50
-    return torch.exp(lower - peak), torch.exp(upper - peak), error
+    peak, top = logits.max(-1, keepdim=True)
+    peak = peak.clamp(min=torch.finfo(logits.dtype).min)
+    # Beside the largest entry the rest may vanish, so for it the rest is summed on a scale of its own.
+    is_top = torch.arange(logits.shape[-1], device=logits.device) == top
+    beside_top = torch.logsumexp(logits.masked_fill(is_top, -torch.inf), -1, keepdim=True)
+    return torch.where(is_top, beside_top, sum_of_others(torch.exp(logits - peak)).log() + peak)
+
+
+def relative_error(lower: Tensor, upper: Tensor) -> Tensor:
+    """Bound (..., 1) the relative error of what is computed from exponentials of logits by sums and one division.
+
+    An exponent of size z is off by z 2⁻⁵³, and each of the C terms rounds.
+    """
+    size = torch.maximum(lower.abs(), upper.abs()).amax(-1, keepdim=True)
+    return (4 * size + 4 * lower.shape[-1] + 16) * 2.0**-50
 
 
 def probability_bounds(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     """Bound every class probability of each network over its box of logits.
 
     Args:
-        lower: float64 (..., C).
-        upper: float64 (..., C).
+        lower: logits' lower ends, float64 (..., C).
+        upper: logits' upper ends.
 
     Returns:
         Lower and upper bounds on the exact softmax, (..., C).
     """
-    low, high, error = exponentials(lower, upper)
+    peak = upper.amax(-1, keepdim=True)
+    low, high, error = torch.exp(lower - peak), torch.exp(upper - peak), relative_error(lower, upper)
     smallest = low / (low + sum_of_others(high) + TINY)
     largest = (high + TINY) / (high + TINY + sum_of_others(low))
-    return smallest * (1 - error), (largest * (1 + error)).clamp(max=1.0)
+    return (smallest * (1 - error)).clamp(min=0.0), (largest * (1 + error)).clamp(max=1.0)

@@ -13,11 +13,21 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+# Since torch 2.9 each backend has a precision of its own, which the global setting does not always reach.
+_BACKENDS = tuple(
+    backend
+    for backend in (
+        getattr(torch.backends.mkldnn, "matmul", None),
+        getattr(torch.backends.mkldnn, "conv", None),
+        torch.backends.cuda.matmul,
+    )
+    if backend is not None and hasattr(backend, "fp32_precision")
+)
+
 
 @contextmanager
 def direct_sums() -> Iterator[None]:
     """Run the block without TF32, reduced-precision products, autocast, NNPACK or cuDNN convolutions."""
-    precision = torch.get_float32_matmul_precision()
     with ExitStack() as stack:
         stack.enter_context(torch.autocast("cpu", enabled=False))
         if torch.cuda.is_available():
@@ -25,8 +35,11 @@ def direct_sums() -> Iterator[None]:
             # cuDNN may pick Winograd or FFT; without it torch multiplies patches by the kernel directly.
             stack.enter_context(torch.backends.cudnn.flags(enabled=False, allow_tf32=False))
         stack.enter_context(torch.backends.nnpack.flags(enabled=False))
+        # Undone in reverse order: the global setting first, since it overwrites those of the backends.
+        for backend in _BACKENDS:
+            stack.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         torch.set_float32_matmul_precision("highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(precision)
+        for backend in _BACKENDS:
+            backend.fp32_precision = "ieee"
+        yield

@@ -172,6 +172,10 @@ def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tupl
     unknown = unknown_calls(traced)
     if unknown:
         raise unsupported(unknown)
+    if sum(call.op == "placeholder" for call in traced.graph.nodes if call.users or call.prev.op == "root") > 1:
+        raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
+    for call in traced.graph.nodes:
+        _refuse_shared_in_place(call, traced)
     values = _values(traced, example)
     shapes = {node: tuple(v.shape[1:]) for node, v in values.items() if isinstance(v, Tensor)}
     # Tied weights have several names but one parameter: map each to the name named_parameters() keeps.
@@ -196,11 +200,8 @@ def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tupl
     nodes: list[Node] = []
     for call in traced.graph.nodes:
         if call.op == "placeholder":
-            if meaning and not call.users:
-                continue
-            if meaning:
-                raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
-            meaning[call] = INPUT
+            if not meaning:
+                meaning[call] = INPUT
             continue
         if call.op not in ("call_module", "call_function", "call_method") or _is_shape_arithmetic(call):
             continue
@@ -238,6 +239,29 @@ def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tupl
     return graph, buffers
 
 
+def _refuse_shared_in_place(call: fx.Node, traced: fx.GraphModule) -> None:
+    """Refuse an operation that overwrites its input while something else still reads it.
+
+    A graph of ours has no in-place operations; where nobody else looks at the input, that makes no difference.
+    """
+    leaf = traced.get_submodule(str(call.target)) if call.op == "call_module" else None
+    name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
+    in_place = getattr(leaf, "inplace", False) or (
+        call.op in ("call_function", "call_method")
+        and (name.endswith("_") or name in ("iadd", "isub", "imul", "itruediv") or bool(call.kwargs.get("inplace")))
+    )
+    source = call.args[0] if call.args else None
+    while in_place and isinstance(source, fx.Node):
+        if len(source.users) > 1:
+            raise UnsupportedLayer(
+                f"{call.name} changes {source.name} in place while another layer reads it as well. Use the "
+                "out-of-place form (inplace=False, x = x + y)."
+            )
+        # A view shares its memory with what it was made from.
+        is_view = source.op == "call_method" or source.target in (torch.flatten, torch.reshape, torch.squeeze)
+        source = source.args[0] if is_view and source.args else None
+
+
 def _lower_call(entry: Callable[..., lowering.Lowered], call: fx.Node) -> lowering.Lowered:
     arguments = dict(call.kwargs)
     first = [arguments.pop("input")] if "input" in arguments else []
@@ -265,7 +289,7 @@ def _values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
         recorder = _Recorder(traced)
         try:
             recorder.run(example.expand(size, *example.shape[1:]).contiguous())
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
             shape = tuple(example.shape[1:])
             raise InvalidInput(f"the network cannot be run on inputs of shape {shape}: {error}") from error
         recorders.append(recorder.values)
