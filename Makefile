@@ -49,7 +49,7 @@ check: $(VENV)/.check
 	PYTHONPATH=src $(BIN)/lint-imports
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.base
 	$(BIN)/python -m benchmarks

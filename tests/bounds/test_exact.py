@@ -1,7 +1,7 @@
 """Law 4: on tiny piecewise-linear networks the bounds contain the exact range, found in rational arithmetic."""
 
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import torch
 from hypothesis import given
@@ -44,7 +44,7 @@ def _range_on_interval(layers: list, slope: Fraction, low: Fraction, high: Fract
     knots = [low, high]
     for depth in range(len(layers) - 1):
         found = set(knots)
-        for left, right in zip(knots, knots[1:], strict=False):
+        for left, right in pairwise(knots):
             at_left, at_right = (_forward(layers, slope, [p], depth) for p in (left, right))
             for a, b in zip(at_left, at_right, strict=True):
                 if a * b < 0:  # linear in between, so it has one zero
@@ -85,7 +85,7 @@ def _assert_contains(box, exact: list[tuple], slack: Fraction = Fraction(0)) -> 
 def _network(seed: int, widths: list[int], slope: float) -> nn.Sequential:
     torch.manual_seed(seed)
     layers = []
-    for n, m in zip(widths, widths[1:], strict=False):
+    for n, m in pairwise(widths):
         layers += [nn.Linear(n, m), _activation(slope)]
     return nn.Sequential(*layers[:-1])
 
@@ -139,9 +139,7 @@ def test_one_linear_layer_is_bounded_exactly_but_for_a_few_units(seed, eps, inpu
         [abs(c) + r for c, r in zip(centre, radius, strict=True)],
     )
     lower, upper = bounds.ends()
-    for low, high, m, w, size in zip(
-        fractions(lower[0]), fractions(upper[0]), middle, width, magnitude, strict=True
-    ):
+    for low, high, m, w, size in zip(fractions(lower[0]), fractions(upper[0]), middle, width, magnitude, strict=True):
         units = size * Fraction(8 * (inputs + 8), 2**24)
         assert m - w - low <= units
         assert high - m - w <= units

@@ -50,9 +50,7 @@ def test_refuses_a_label_out_of_range(tmp_path: Path) -> None:
         idx.read_labels(path)
 
 
-@pytest.mark.parametrize(
-    ("shape", "count", "fault"), [((27, 28), 3, "shape of MNIST"), ((28, 28), 4, "4 labels")]
-)
+@pytest.mark.parametrize(("shape", "count", "fault"), [((27, 28), 3, "shape of MNIST"), ((28, 28), 4, "4 labels")])
 def test_refuses_files_that_do_not_belong_together(tmp_path: Path, shape, count, fault) -> None:
     (tmp_path / "images").write_bytes(idx_bytes(images(3, *shape)))
     (tmp_path / "labels").write_bytes(idx_bytes(labels(count)))

@@ -40,7 +40,7 @@ def test_the_figure_is_a_picture(demo):
 
 
 def test_an_earlier_demo_is_kept_on_request(demo):
-    with pytest.raises(RunExists, match="--overwrite"):
+    with pytest.raises(RunExists, match="already holds"):
         run_demo(demo.out, quick=True)
 
 

@@ -20,8 +20,8 @@ def objective(target, params, batch, noise):
 
 OPTIMIZERS = {
     "adam": (
-        cb.MAP(lr=0.01, betas=(0.8, 0.99), eps=1e-6),
-        lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.99), eps=1e-6),
+        cb.MAP(lr=0.01, betas=(0.8, 0.99)),
+        lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.99)),
     ),
     "sgd": (
         cb.MAP(lr=0.05, optimizer="sgd", betas=(0.7, 0.0)),

@@ -167,14 +167,14 @@ def test_one_step_written_out():
 def test_it_starts_at_the_width_asked_for(temperature):
     target, params, _ = target_for(LIKELIHOODS["standard"], temperature=temperature)
     algorithm = cb.VOGN(initial_std=0.02)
-    for width in algorithm.widths(target, algorithm.init(target, params)).values():
+    for width in algorithm.finalise(target, algorithm.init(target, params), None).std.values():
         torch.testing.assert_close(width, torch.full_like(width, 0.02))
 
 
 def test_it_never_starts_wider_than_the_prior():
     target, params, _ = target_for(LIKELIHOODS["standard"])
     algorithm = cb.VOGN(initial_std=100.0)
-    for name, width in algorithm.widths(target, algorithm.init(target, params)).items():
+    for name, width in algorithm.finalise(target, algorithm.init(target, params), None).std.items():
         torch.testing.assert_close(width, target.precision[name].rsqrt().expand(width.shape))
 
 

@@ -32,7 +32,7 @@ class Attacked:
     @property
     def standing(self) -> float:
         """Fraction of all points still classified as their label."""
-        return 1.0 - float(self.success.double().mean()) if len(self.success) else 0.0
+        return float((~self.success).double().mean()) if len(self.success) else 0.0
 
 
 def attack(
@@ -64,6 +64,8 @@ def attack(
     """
     if method != "pgd":
         raise InvalidInput(f'method must be "pgd", got {method!r}.')
+    if getattr(predictor, "task", "classification") != "classification":
+        raise InvalidInput("this predictor does regression; there are no classes to attack.")
     require_radius(eps)
     require_count(batch_size, "batch_size")
     require_floats(x, "the inputs")

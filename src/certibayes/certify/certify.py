@@ -70,7 +70,8 @@ def certify(
     vanishing = torch.finfo(predictor.dtype).smallest_normal if rounding_mode.outward else 0.0
     certified, lowest, highest = [], [], []
     done = 0
-    for part, part_labels in zip(given.split(batch_size), labels.split(batch_size), strict=True):
+    parts = zip(*(tensor.split(batch_size) for tensor in (given, labels, predicted)), strict=True)
+    for part, part_labels, part_predicted in parts:
         if len(part) == 0:
             continue
         if rounding_mode.outward:
@@ -79,7 +80,9 @@ def certify(
             box = ideal_box(part.to(predictor.dtype), eps, domain)
         lower, upper = logit_bounds(predictor, box, rounding)
         margin = RULES[rule](lower, upper, part_labels.to(lower.device))
-        certified.append(margin > 2 * slack)
+        proved = margin > 2 * slack
+        # In exact arithmetic this is implied; in ideal rounding a tie of the float program might differ.
+        certified.append(proved & (part_predicted == part_labels))
         smallest, largest = (bound.mean(0) for bound in probability_bounds(lower, upper))
         # Probabilities below the smallest normal float lose digits and then vanish.
         lowest.append((smallest * (1 - slack) - vanishing).clamp(min=0.0))

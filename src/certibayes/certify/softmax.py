@@ -56,6 +56,6 @@ def probability_bounds(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     """
     peak = upper.amax(-1, keepdim=True)
     low, high, error = torch.exp(lower - peak), torch.exp(upper - peak), relative_error(lower, upper)
-    smallest = low / (low + sum_of_others(high) + TINY)
+    smallest = (low - TINY).clamp(min=0.0) / (low + sum_of_others(high) + TINY)  # subnormals have few digits
     largest = (high + TINY) / (high + TINY + sum_of_others(low))
     return (smallest * (1 - error)).clamp(min=0.0), (largest * (1 + error)).clamp(max=1.0)

@@ -69,7 +69,9 @@ def run_demo(
         stage: told what comes next.
     """
     if (out / "results.json").exists() and not overwrite:
-        raise RunExists(f"{out} already holds a demo. Choose another directory (--out) or pass --overwrite.")
+        raise RunExists(
+            f"{out} already holds a demo. Choose another directory (--out), or allow it to be replaced (overwrite=True; leave out --keep)."
+        )
     digits = data.load("digits")
     x, y = digits.test
     robust = dataclasses.replace(SPEC, epochs=2) if quick else SPEC

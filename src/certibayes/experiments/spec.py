@@ -17,7 +17,6 @@ from certibayes.networks import build
 
 ALGORITHMS: dict[str, Callable[..., Algorithm[Any]]] = {"map": MAP, "vogn": VOGN}
 LIKELIHOODS = ("standard", "ibp", "pgd")
-LEARNING_RATES = {"map": 0.003, "vogn": 0.003}
 
 
 @dataclass(frozen=True)
@@ -95,9 +94,8 @@ class TrainSpec:
         return build(self.architecture, tuple(data.train.inputs.shape[1:]), outputs, self.seed, **settings)
 
     def make_algorithm(self) -> Algorithm[Any]:
-        """Make the algorithm with its learning rate."""
-        lr = self.lr if self.lr is not None else LEARNING_RATES[self.algorithm]
-        return ALGORITHMS[self.algorithm](lr=lr)
+        """Make the algorithm, with its own learning rate unless another is given."""
+        return ALGORITHMS[self.algorithm](**({} if self.lr is None else {"lr": self.lr}))
 
     def make_likelihood(self, data: DataSet) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise."""

@@ -15,12 +15,6 @@ from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
 
 
-def derived_seed(seed: int, *purpose: object) -> int:
-    """Return a seed for one purpose, so that no two streams of a run are the same."""
-    text = ":".join(str(part) for part in (seed, *purpose))
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
-
-
 class Placement(NamedTuple):
     """Where the network computes, and in which precision."""
 

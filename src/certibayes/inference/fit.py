@@ -17,10 +17,10 @@ from torch.utils import _pytree as pytree
 
 from certibayes.bounds import rules_for
 from certibayes.bounds.checks import require_finite
-from certibayes.errors import Diverged, Interrupted, InvalidInput, RunExists
+from certibayes.errors import Diverged, Interrupted, InvalidInput, RunExists, UnsupportedLayer
 from certibayes.inference import checkpoint as checkpoints
 from certibayes.inference.algorithm import Algorithm
-from certibayes.inference.batches import BatchSource, Data, Placement, derived_seed, digest_of, source_of, split_off
+from certibayes.inference.batches import BatchSource, Data, Placement, digest_of, source_of, split_off
 from certibayes.inference.display import TrainingDisplay
 from certibayes.inference.interrupt import StopRequest
 from certibayes.inference.prior import GaussianPrior
@@ -29,6 +29,8 @@ from certibayes.inference.statistics import EXAMPLES, has_statistics, refresh_st
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Categorical, Likelihood
 from certibayes.networks import Network, trace
+from certibayes.networks.device import find_device
+from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors import Posterior, versions
 
 Callback = Callable[[dict[str, float]], None]
@@ -107,6 +109,13 @@ def fit(
     network.graph.require_input(example.inputs, "the training inputs")
     for node in network.graph.nodes:
         rules_for(node.operation)
+    used = {name for node in network.graph.nodes for name in node.roles.values()}
+    unused = [name for name in network.graph.parameters if name not in used]
+    if unused:
+        raise UnsupportedLayer(
+            f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot reach "
+            "them. Remove them; for weight normalisation, remove the parametrisation first."
+        )
     likelihood.validate(network.graph, example)
     if held is not None:
         held = placement.place(*held, "validation")
@@ -320,4 +329,4 @@ class _Run:
 def _placement(net: nn.Module | Network, device: str | torch.device | None) -> Placement:
     tensors = net.params.values() if isinstance(net, Network) else net.parameters()
     first = next(iter(tensors), torch.empty(0))
-    return Placement(first.device if device is None else torch.device(device), first.dtype)
+    return Placement(first.device if device is None else find_device(device), first.dtype)

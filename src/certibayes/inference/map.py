@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.inference.adam import Moments, adam_step, zero_moments
 from certibayes.inference.algorithm import Algorithm, Info, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -23,11 +24,10 @@ from certibayes.posteriors import Point, Posterior
 
 
 class MAPState(NamedTuple):
-    """State of MAP; moments have the shape of the parameters."""
+    """State of MAP; SGD keeps its momentum in the first moment and has no second."""
 
     params: dict[str, Tensor]
-    first: dict[str, Tensor]
-    second: dict[str, Tensor]
+    moments: Moments
     step: Tensor
     lr: Tensor
 
@@ -40,13 +40,11 @@ class MAP(Algorithm[MAPState]):
         lr: learning rate.
         optimizer: ``"adam"`` or ``"sgd"``.
         betas: decay of the moments; SGD takes the first as momentum.
-        eps: added to the root of the second moment.
     """
 
     lr: float = 1e-3
     optimizer: str = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
 
     def __post_init__(self) -> None:
         require_rates(self.lr, self.betas)
@@ -55,10 +53,11 @@ class MAP(Algorithm[MAPState]):
 
     def init(self, target: Target, params: Params) -> MAPState:
         """Start from the network's parameters."""
-        zeros = {name: torch.zeros_like(p) for name, p in params.items()}
         like = next(iter(params.values()))
-        second = {name: torch.zeros_like(p) for name, p in params.items()} if self.optimizer == "adam" else {}
-        return MAPState(dict(params), zeros, second, like.new_zeros(()), like.new_full((), self.lr))
+        moments = zero_moments(params)
+        if self.optimizer == "sgd":
+            moments = Moments(moments.first, {})
+        return MAPState(dict(params), moments, like.new_zeros(()), like.new_full((), self.lr))
 
     def update(
         self, target: Target, state: MAPState, batch: Batch, noise: Noise, generator: torch.Generator
@@ -68,25 +67,13 @@ class MAP(Algorithm[MAPState]):
         for name, precision in target.precision.items():
             gradient[name] = gradient[name] + precision / target.data_size * state.params[name]
         step = state.step + 1
-        change = self._adam if self.optimizer == "adam" else self._sgd
-        return change(state, gradient, step), {"loss": loss}
-
-    def _adam(self, state: MAPState, gradient: dict[str, Tensor], step: Tensor) -> MAPState:
-        beta1, beta2 = self.betas
-        correction1, correction2 = 1 - beta1**step, torch.sqrt(1 - beta2**step)
-        params, first, second = {}, {}, {}
-        for name, g in gradient.items():
-            first[name] = torch.lerp(state.first[name], g, 1 - beta1)
-            second[name] = (state.second[name] * beta2).addcmul_(g, g, value=1 - beta2)
-            denominator = second[name].sqrt().div_(correction2).add_(self.eps)
-            params[name] = state.params[name] - (first[name] / denominator).mul_(state.lr / correction1)
-        return MAPState(params, first, second, step, state.lr)
-
-    def _sgd(self, state: MAPState, gradient: dict[str, Tensor], step: Tensor) -> MAPState:
-        momentum = self.betas[0]
-        first = {name: momentum * state.first[name] + g for name, g in gradient.items()}
-        params = {name: state.params[name] - state.lr * first[name] for name in gradient}
-        return MAPState(params, first, {}, step, state.lr)
+        if self.optimizer == "adam":
+            params, moments = adam_step(state.params, gradient, state.moments, step, state.lr, self.betas)
+        else:
+            first = {name: self.betas[0] * state.moments.first[name] + g for name, g in gradient.items()}
+            params = {name: state.params[name] - state.lr * v for name, v in first.items()}
+            moments = Moments(first, {})
+        return MAPState(params, moments, step, state.lr), {"loss": loss}
 
     def point(self, state: MAPState) -> dict[str, Tensor]:
         """See the base class."""

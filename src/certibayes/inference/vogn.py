@@ -20,6 +20,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -58,21 +59,10 @@ class VOGN(Algorithm[VOGNState]):
 
     def init(self, target: Target, params: Params) -> VOGNState:
         """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
-        precision = target.temperature / self.initial_std**2
-        curvature = {
-            name: torch.zeros_like(p) + ((precision - target.precision[name]) / target.data_size).clamp(min=0)
-            for name, p in params.items()
-        }
+        curvature = curvature_for_width(target, params, self.initial_std)
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
         return VOGNState(dict(params), zeros, curvature, like.new_zeros(()), like.new_full((), self.lr))
-
-    def widths(self, target: Target, state: VOGNState) -> dict[str, Tensor]:
-        """Return the standard deviation of every parameter."""
-        return {
-            name: ((target.data_size * c + target.precision[name]) / target.temperature).rsqrt()
-            for name, c in state.curvature.items()
-        }
 
     def update(
         self, target: Target, state: VOGNState, batch: Batch, noise: Noise, generator: torch.Generator
@@ -80,10 +70,7 @@ class VOGN(Algorithm[VOGNState]):
         """Sample weights, and move mean and curvature."""
         beta1, beta2 = self.betas
         step = state.step + 1
-        sample = {}
-        for name, width in self.widths(target, state).items():
-            normal = torch.randn(width.shape, generator=generator, dtype=width.dtype, device=width.device)
-            sample[name] = width.mul_(normal).add_(state.mean[name])
+        sample = sample_weights(state.mean, widths(target, state.curvature), generator)
         values, gradient, squares = target.gradients(sample, batch, noise)
         size = len(batch.inputs)
         mean, momentum, curvature = {}, {}, {}
@@ -103,4 +90,4 @@ class VOGN(Algorithm[VOGNState]):
 
     def finalise(self, target: Target, state: VOGNState, data: Batch | None) -> Posterior:
         """Return the Gaussian."""
-        return DiagonalGaussian(target.network(), state.mean, self.widths(target, state))
+        return DiagonalGaussian(target.network(), state.mean, widths(target, state.curvature))

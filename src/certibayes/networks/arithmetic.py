@@ -9,7 +9,7 @@ run inside ``direct_sums``, which switches those off and restores the caller's s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import torch
 
@@ -38,8 +38,10 @@ def direct_sums() -> Iterator[None]:
         # Undone in reverse order: the global setting first, since it overwrites those of the backends.
         for backend in _BACKENDS:
             stack.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
-        torch.set_float32_matmul_precision("highest")
+        # torch refuses to tell the global setting once the caller has set a backend's own; those decide then.
+        with suppress(RuntimeError):
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("highest")
         for backend in _BACKENDS:
             backend.fp32_precision = "ieee"
         yield

@@ -46,10 +46,21 @@ class _Recorder(fx.Interpreter):
     def __init__(self, module: fx.GraphModule):
         super().__init__(module)
         self.values: dict[fx.Node, Any] = {}
+        self.versions: dict[fx.Node, int] = {}
 
     def run_node(self, n: fx.Node) -> Any:
-        self.values[n] = super().run_node(n)
-        return self.values[n]
+        for source in n.all_input_nodes:
+            # Views share their version with what they were made from, so this sees through every kind of alias.
+            value = self.values[source]
+            if isinstance(value, Tensor) and value._version != self.versions[source]:
+                raise UnsupportedLayer(
+                    f"{n.name} reads {source.name} after it was changed in place. Use the out-of-place form "
+                    "(inplace=False, x = x + y)."
+                )
+        value = self.values[n] = super().run_node(n)
+        if isinstance(value, Tensor):
+            self.versions[n] = value._version
+        return value
 
 
 def supported_layers() -> tuple[str, ...]:
@@ -147,7 +158,7 @@ def _example(module: nn.Module, example: Tensor | None) -> Tensor:
     parameter = next(itertools.chain(module.parameters(), module.buffers()), None)
     if parameter is not None and parameter.is_floating_point():
         example = example.to(parameter)
-    return example[:1].detach()
+    return example[:1].detach().clone()
 
 
 def _is_shape_arithmetic(node: fx.Node) -> bool:
@@ -174,8 +185,6 @@ def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tupl
         raise unsupported(unknown)
     if sum(call.op == "placeholder" for call in traced.graph.nodes if call.users or call.prev.op == "root") > 1:
         raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
-    for call in traced.graph.nodes:
-        _refuse_shared_in_place(call, traced)
     values = _values(traced, example)
     shapes = {node: tuple(v.shape[1:]) for node, v in values.items() if isinstance(v, Tensor)}
     # Tied weights have several names but one parameter: map each to the name named_parameters() keeps.
@@ -239,29 +248,6 @@ def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tupl
     return graph, buffers
 
 
-def _refuse_shared_in_place(call: fx.Node, traced: fx.GraphModule) -> None:
-    """Refuse an operation that overwrites its input while something else still reads it.
-
-    A graph of ours has no in-place operations; where nobody else looks at the input, that makes no difference.
-    """
-    leaf = traced.get_submodule(str(call.target)) if call.op == "call_module" else None
-    name = call.target if isinstance(call.target, str) else getattr(call.target, "__name__", "")
-    in_place = getattr(leaf, "inplace", False) or (
-        call.op in ("call_function", "call_method")
-        and (name.endswith("_") or name in ("iadd", "isub", "imul", "itruediv") or bool(call.kwargs.get("inplace")))
-    )
-    source = call.args[0] if call.args else None
-    while in_place and isinstance(source, fx.Node):
-        if len(source.users) > 1:
-            raise UnsupportedLayer(
-                f"{call.name} changes {source.name} in place while another layer reads it as well. Use the "
-                "out-of-place form (inplace=False, x = x + y)."
-            )
-        # A view shares its memory with what it was made from.
-        is_view = source.op == "call_method" or source.target in (torch.flatten, torch.reshape, torch.squeeze)
-        source = source.args[0] if is_view and source.args else None
-
-
 def _lower_call(entry: Callable[..., lowering.Lowered], call: fx.Node) -> lowering.Lowered:
     arguments = dict(call.kwargs)
     first = [arguments.pop("input")] if "input" in arguments else []
@@ -289,6 +275,8 @@ def _values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
         recorder = _Recorder(traced)
         try:
             recorder.run(example.expand(size, *example.shape[1:]).contiguous())
+        except UnsupportedLayer:
+            raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             shape = tuple(example.shape[1:])
             raise InvalidInput(f"the network cannot be run on inputs of shape {shape}: {error}") from error

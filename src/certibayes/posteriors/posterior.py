@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from certibayes._version import __version__
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, Params, trace
+from certibayes.networks.device import find_device
 from certibayes.networks.samples import count, pick
 from certibayes.networks.samples import stack as stack_samples
+from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors.storage import read_tensors, write_tensors
 from certibayes.prediction import Predictor, RegressionPredictor
 
@@ -78,10 +80,10 @@ class Posterior:
         samples = 35 if samples is None else samples
         if samples < 1:
             raise InvalidInput(f"a predictor needs at least one sample, got {samples}.")
-        drawn = self.sample(samples, torch.Generator().manual_seed(seed))
+        drawn = self.sample(samples, torch.Generator().manual_seed(derived_seed(seed, "predictor")))
         kind = RegressionPredictor if self.task == "regression" else Predictor
         predictor = kind(self.graph, drawn)
-        return predictor.to(device) if device is not None else predictor
+        return predictor if device is None else predictor.to(find_device(device))
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
         """Write the posterior into the directory ``path`` and return the file.

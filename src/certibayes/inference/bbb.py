@@ -1,0 +1,98 @@
+"""BBB: Bayes by Backprop (Blundell et al., 2015).
+
+A mean-field Gaussian q(w) = N(m, diag(s²)), s = softplus(ρ), fitted by gradients of the evidence lower bound through
+the reparameterisation w = m + s ε. Per example, with N examples, prior precision δ and temperature T,
+
+    loss = E_q[ -1/B Σ_b log p(y_b | x_b, w) ] + 1/N ( δ/2 E_q[w²] - T H(q) ),
+
+which at T = 1 is the negative ELBO over N: KL(q || prior) is summed over weights, not averaged. The expectation of
+the likelihood takes one sample; the rest is in closed form. Adam makes the steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from certibayes.errors import InvalidInput
+from certibayes.inference.adam import Moments, adam_step, zero_moments
+from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks import Params
+from certibayes.posteriors import DiagonalGaussian, Posterior
+
+
+class BBBState(NamedTuple):
+    """State of BBB; means and ρ have the shape of the parameters, moments exist for both."""
+
+    mean: dict[str, Tensor]
+    rho: dict[str, Tensor]
+    mean_moments: Moments
+    rho_moments: Moments
+    step: Tensor
+    lr: Tensor
+
+
+@dataclass(frozen=True)
+class BBB(Algorithm[BBBState]):
+    """Bayes by Backprop.
+
+    Attributes:
+        lr: learning rate of Adam.
+        betas: decay of Adam's moments.
+        initial_std: width to start from; small, since wide weights make every interval wide.
+    """
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    initial_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_rates(self.lr, self.betas)
+        if not self.initial_std > 0:
+            raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
+
+    def init(self, target: Target, params: Params) -> BBBState:
+        """Start at the network's parameters with width ``initial_std``."""
+        rho = {name: torch.full_like(p, math.log(math.expm1(self.initial_std))) for name, p in params.items()}
+        like = next(iter(params.values()))
+        moments = zero_moments(params), zero_moments(params)
+        return BBBState(dict(params), rho, *moments, like.new_zeros(()), like.new_full((), self.lr))
+
+    def update(
+        self, target: Target, state: BBBState, batch: Batch, noise: Noise, generator: torch.Generator
+    ) -> tuple[BBBState, Info]:
+        """Sample weights, and move means and widths along the gradient of the bound."""
+        sample, normal, width = {}, {}, {}
+        for name, r in state.rho.items():
+            width[name] = functional.softplus(r)
+            normal[name] = torch.randn(r.shape, generator=generator, dtype=r.dtype, device=r.device)
+            sample[name] = torch.addcmul(state.mean[name], width[name], normal[name])
+        loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
+        mean_gradient, rho_gradient = {}, {}
+        for name, g in gradient.items():
+            prior = target.precision[name] / target.data_size
+            mean_gradient[name] = g + prior * state.mean[name]
+            # d/ds of the likelihood, of δ/2 s², and of the entropy log s; then the chain rule through softplus.
+            entropy = (target.temperature / target.data_size) / width[name]
+            width_gradient = normal[name].mul_(g).addcmul_(width[name], prior).sub_(entropy)
+            rho_gradient[name] = width_gradient.mul_(torch.sigmoid(state.rho[name]))
+        step = state.step + 1
+        mean, mean_moments = adam_step(state.mean, mean_gradient, state.mean_moments, step, state.lr, self.betas)
+        rho, rho_moments = adam_step(state.rho, rho_gradient, state.rho_moments, step, state.lr, self.betas)
+        return BBBState(mean, rho, mean_moments, rho_moments, step, state.lr), {"loss": loss}
+
+    def point(self, state: BBBState) -> dict[str, Tensor]:
+        """See the base class: the mean."""
+        return state.mean
+
+    def finalise(self, target: Target, state: BBBState, data: Batch | None) -> Posterior:
+        """Return the Gaussian."""
+        widths = {name: functional.softplus(rho) for name, rho in state.rho.items()}
+        return DiagonalGaussian(target.network(), state.mean, widths)

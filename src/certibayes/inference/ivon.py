@@ -1,0 +1,95 @@
+"""IVON: improved variational online Newton (Shen et al., 2024, "Variational learning is effective for large networks").
+
+A mean-field Gaussian q(w) = N(m, diag(s²)) fitted by natural gradients, whose curvature h comes from the
+reparameterisation trick instead of squared gradients. With N examples, prior precision δ, temperature T and the
+gradient g of the mean loss at a sample w = m + s ε,
+
+    ĥ = g ε / s,        h ← β₂ h + (1 - β₂) ĥ + ½ (1 - β₂)² (h - ĥ)² / (h + δ/N),
+    v ← β₁ v + (1 - β₁) g,
+    m ← m - lr ( v / (1 - β₁ᵗ) + δ/N m ) / (h + δ/N),
+    s² = T / (N h + δ).
+
+The quadratic term (a Riemannian correction) keeps h + δ/N positive.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks import Params
+from certibayes.posteriors import DiagonalGaussian, Posterior
+
+
+class IVONState(NamedTuple):
+    """State of IVON; everything but the last two has the shape of the parameters."""
+
+    mean: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+    hessian: dict[str, Tensor]
+    step: Tensor
+    lr: Tensor
+
+
+@dataclass(frozen=True)
+class IVON(Algorithm[IVONState]):
+    """Improved variational online Newton.
+
+    Attributes:
+        lr: step of the natural gradient.
+        betas: decay of momentum and curvature; the estimate of the curvature is noisy, so the second is close to 1.
+        initial_std: width to start from.
+    """
+
+    lr: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.9995)
+    initial_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_rates(self.lr, self.betas)
+        if not self.initial_std > 0:
+            raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
+
+    def init(self, target: Target, params: Params) -> IVONState:
+        """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
+        like = next(iter(params.values()))
+        zeros = {name: torch.zeros_like(p) for name, p in params.items()}
+        hessian = curvature_for_width(target, params, self.initial_std)
+        return IVONState(dict(params), zeros, hessian, like.new_zeros(()), like.new_full((), self.lr))
+
+    def update(
+        self, target: Target, state: IVONState, batch: Batch, noise: Noise, generator: torch.Generator
+    ) -> tuple[IVONState, Info]:
+        """Sample weights, and move mean and curvature."""
+        beta1, beta2 = self.betas
+        step = state.step + 1
+        spread = widths(target, state.hessian)
+        sample = sample_weights(state.mean, spread, generator)
+        loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
+        mean, momentum, hessian = {}, {}, {}
+        for name, m in state.mean.items():
+            g, h, prior = gradient[name], state.hessian[name], target.precision[name] / target.data_size
+            # g ε / s with ε = (w - m) / s.
+            estimate = (sample[name] - m).mul_(g).div_(spread[name].square_())
+            correction = (h - estimate).square_().div_(h + prior).mul_(0.5 * (1 - beta2) ** 2)
+            hessian[name] = torch.lerp(estimate, h, beta2).add_(correction)
+            momentum[name] = torch.lerp(g, state.momentum[name], beta1)
+            direction = torch.addcmul(momentum[name] / (1 - beta1**step), m, prior).div_(hessian[name] + prior)
+            mean[name] = m - direction.mul_(state.lr)
+        return IVONState(mean, momentum, hessian, step, state.lr), {"loss": loss}
+
+    def point(self, state: IVONState) -> dict[str, Tensor]:
+        """See the base class: the mean."""
+        return state.mean
+
+    def finalise(self, target: Target, state: IVONState, data: Batch | None) -> Posterior:
+        """Return the Gaussian."""
+        return DiagonalGaussian(target.network(), state.mean, widths(target, state.hessian))

@@ -1,0 +1,94 @@
+"""NoisyAdam (Zhang et al., 2018, "Noisy natural gradient as variational inference").
+
+A mean-field Gaussian fitted by natural gradients, with Adam's running means but no square root. With N examples, prior
+precision δ, temperature T, and the mean gradient g of the loss over a batch of B at a sample w ~ q,
+
+    f ← β₂ f + (1 - β₂) B g²,        v ← β₁ v + (1 - β₁) (g + δ/N w),
+    m ← m - lr v / (1 - β₁ᵗ) / (f + δ/N + damping),
+    s² = T / (N f + δ).
+
+f estimates the Fisher information of one example. The square of a batch's mean gradient is 1/B of that where gradients
+average out, as they do near an optimum, hence the factor B; with B = 1 it is the paper's formula to the letter. The
+second moment f and the width s are different things and are kept apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks import Params
+from certibayes.posteriors import DiagonalGaussian, Posterior
+
+
+class NoisyAdamState(NamedTuple):
+    """State of NoisyAdam; everything but the last two has the shape of the parameters."""
+
+    mean: dict[str, Tensor]
+    momentum: dict[str, Tensor]
+    fisher: dict[str, Tensor]
+    step: Tensor
+    lr: Tensor
+
+
+@dataclass(frozen=True)
+class NoisyAdam(Algorithm[NoisyAdamState]):
+    """Noisy Adam.
+
+    Attributes:
+        lr: step of the natural gradient.
+        betas: decay of momentum and Fisher information.
+        damping: added to the denominator of the step, not to the width ("extrinsic damping").
+        initial_std: width to start from.
+    """
+
+    lr: float = 0.003
+    betas: tuple[float, float] = (0.9, 0.99)
+    damping: float = 0.0
+    initial_std: float = 0.01
+
+    def __post_init__(self) -> None:
+        require_rates(self.lr, self.betas)
+        if not (self.initial_std > 0 and self.damping >= 0):
+            raise InvalidInput("initial_std must be positive and damping not negative.")
+
+    def init(self, target: Target, params: Params) -> NoisyAdamState:
+        """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
+        like = next(iter(params.values()))
+        zeros = {name: torch.zeros_like(p) for name, p in params.items()}
+        fisher = curvature_for_width(target, params, self.initial_std)
+        return NoisyAdamState(dict(params), zeros, fisher, like.new_zeros(()), like.new_full((), self.lr))
+
+    def update(
+        self, target: Target, state: NoisyAdamState, batch: Batch, noise: Noise, generator: torch.Generator
+    ) -> tuple[NoisyAdamState, Info]:
+        """Sample weights, and move mean and Fisher information."""
+        beta1, beta2 = self.betas
+        step = state.step + 1
+        sample = sample_weights(state.mean, widths(target, state.fisher), generator)
+        loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
+        mean, momentum, fisher = {}, {}, {}
+        for name, m in state.mean.items():
+            g, prior = gradient[name], target.precision[name] / target.data_size
+            scaled = g.square().mul_(len(batch.inputs))
+            fisher[name] = torch.lerp(scaled, state.fisher[name], beta2)
+            momentum[name] = torch.lerp(torch.addcmul(g, sample[name], prior), state.momentum[name], beta1)
+            direction = momentum[name] / (fisher[name] + (prior + self.damping))
+            mean[name] = m - direction.mul_(state.lr / (1 - beta1**step))
+        return NoisyAdamState(mean, momentum, fisher, step, state.lr), {"loss": loss}
+
+    def point(self, state: NoisyAdamState) -> dict[str, Tensor]:
+        """See the base class: the mean."""
+        return state.mean
+
+    def finalise(self, target: Target, state: NoisyAdamState, data: Batch | None) -> Posterior:
+        """Return the Gaussian."""
+        return DiagonalGaussian(target.network(), state.mean, widths(target, state.fisher))

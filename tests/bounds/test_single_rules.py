@@ -1,0 +1,73 @@
+"""Each rule by itself: a later layer's widening must not pay for what an earlier rule forgot.
+
+Every node of every network of the zoo is bounded alone, over boxes that stand where its inputs never were, and compared
+with torch's float32 kernel, with other float32 programs, and with float64 as a stand-in for exact arithmetic.
+"""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from certibayes.bounds import Box, outward, rules_for
+from certibayes.networks import INPUT, direct_sums
+
+from ..strategies import ZOO, assert_inside, generator, law, seeds, traced
+from .test_float_program import OTHER_PROGRAMS
+
+F32 = outward(torch.float32)
+
+
+def _box(shape: tuple[int, ...], seed: int, size: float, width: float) -> Box:
+    """Centres of magnitude ``size`` with many digits, radii ``width`` times as large; some radii are 0."""
+    rng = generator(seed)
+    centre = torch.randn(6, *shape, generator=rng) * size
+    radius = torch.rand(centre.shape, generator=rng) * size * width
+    return Box(centre, radius * torch.randint(0, 2, centre.shape, generator=rng))
+
+
+def _points(box: Box, seed: int) -> list[Tensor]:
+    """The centre, and float32 points that lie inside by exact comparison, most of them at the ends."""
+    low, high = box.centre.double() - box.radius.double(), box.centre.double() + box.radius.double()
+    rng = generator(seed)
+    found = [box.centre]
+    for _ in range(6):
+        target = torch.where(torch.rand(low.shape, generator=rng) < 0.5, low, high)
+        point = target.float()
+        inside = (low <= point.double()) & (point.double() <= high)
+        inwards = torch.nextafter(point, box.centre)
+        point = torch.where(inside, point, inwards)
+        assert bool(((low <= point.double()) & (point.double() <= high)).all())
+        found.append(point)
+    return found
+
+
+@pytest.mark.parametrize("name", ZOO)
+@law(8)
+@given(
+    seed=seeds,
+    size=st.sampled_from([1e-20, 1e-3, 1.0, 300.0, 1e5]),
+    width=st.sampled_from([0.0, 1e-7, 1e-4, 0.3]),
+)
+def test_each_rule_holds_alone(name, seed, size, width):
+    torch.manual_seed(seed)  # of the random orders
+    graph, params = traced(name, seed)
+    shapes = {INPUT: graph.input_shape, **{node.name: node.shape for node in graph.nodes}}
+    for index, node in enumerate(graph.nodes):
+        boxes = tuple(_box(shapes[source], seed + 7 * i, size, width) for i, source in enumerate(node.inputs))
+        weights = node.weights(params)
+        double = {role: tensor.double() for role, tensor in weights.items()}
+        with direct_sums():
+            box = rules_for(node.operation).interval(node.operation, weights, boxes, F32)
+            for points in zip(*(_points(b, seed + index) for b in boxes), strict=True):
+                assert_inside(node.operation.evaluate(weights, *points), box)
+                assert_inside(
+                    torch.cat([node.operation.evaluate(weights, *(p[i : i + 1] for p in points)) for i in (0, 5)]),
+                    Box(box.centre[[0, 5]], box.radius[[0, 5]]),
+                )
+                assert_inside(node.operation.evaluate(double, *(p.double() for p in points)), box)
+                other = OTHER_PROGRAMS.get(type(node.operation))
+                if other is not None:
+                    for order in (torch.arange, torch.randperm):
+                        assert_inside(other(node.operation, weights, points[0], order), box)

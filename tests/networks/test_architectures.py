@@ -1,0 +1,92 @@
+"""Architectures by name: shapes, sizes, and initialisation by seed alone."""
+
+import pytest
+import torch
+from torch import nn
+
+from certibayes.errors import InvalidInput
+from certibayes.networks import (
+    BY_NAME,
+    build,
+    cnn_medium,
+    cnn_small,
+    infer_input_shape,
+    mlp,
+    paper_cifar,
+    paper_cifar_supplement,
+    trace,
+)
+
+SIZES = {
+    "mlp": (lambda **kw: mlp(784, [512], 10, **kw), (784,), 784 * 512 + 512 + 512 * 10 + 10),
+    "paper-cifar": (
+        paper_cifar,
+        (3, 32, 32),
+        (48 * 32 + 32) + (16 * 32 * 32 + 32) + (32 * 13 * 13 * 512 + 512) + 5130,
+    ),
+    "paper-cifar-supplement": (
+        paper_cifar_supplement,
+        (3, 32, 32),
+        (48 * 16 + 16) + (16 * 16 * 32 + 32) + (32 * 13 * 13 * 100 + 100) + 1010,
+    ),
+    "cnn-small": (
+        cnn_small,
+        (1, 28, 28),
+        (16 * 16 + 16) + (16 * 16 * 32 + 32) + (32 * 10 * 10 * 100 + 100) + 1010,
+    ),
+    "cnn-medium": (
+        cnn_medium,
+        (1, 28, 28),
+        (9 * 32 + 32)
+        + (32 * 32 * 16 + 32)
+        + (32 * 64 * 9 + 64)
+        + (64 * 64 * 16 + 64)
+        + (64 * 4 * 4 * 512 + 512)
+        + (512 * 512 + 512)
+        + 5130,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_shapes_and_sizes(name):
+    make, shape, size = SIZES[name]
+    net = make()
+    assert infer_input_shape(net) == shape
+    assert net(torch.rand(2, *shape)).shape == (2, 10)
+    assert sum(p.numel() for p in net.parameters()) == size
+    assert trace(net).graph.classes == 10
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_seed_decides_and_the_global_generator_is_left_alone(name):
+    make, _, _ = SIZES[name]
+    state = torch.random.get_rng_state()
+    first, again, other = make(seed=3), make(seed=3), make(seed=4)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_build_by_name_for_other_data(name):
+    net = build(name, (3, 32, 32), 7, seed=1)
+    x = torch.rand(2, 3, 32, 32)
+    assert net(x).shape == (2, 7)
+    assert trace(net, x).graph.classes == 7 if name != "mlp" else True
+
+
+def test_mlp_takes_widths_and_activations():
+    net = mlp(6, [5, 4], 3, activation="tanh")
+    assert [type(layer) for layer in net[1:]] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh, nn.Linear]
+    assert isinstance(mlp(6, [], 3)[-1], nn.Linear)
+    assert build("mlp", (1, 4, 4), 2, hidden=[7])[1].out_features == 7
+
+
+def test_wrong_names_are_refused():
+    with pytest.raises(InvalidInput, match="relu, leaky_relu"):
+        mlp(6, [5], 3, activation="gelu")
+    with pytest.raises(InvalidInput, match="known are mlp"):
+        build("resnet", (3, 32, 32), 10)
+    with pytest.raises(InvalidInput, match="Use mlp"):
+        build("cnn-small", (784,), 10)

@@ -1,0 +1,79 @@
+"""``direct_sums`` sets what it says and gives the caller's settings back."""
+
+import pytest
+import torch
+
+from certibayes.networks import direct_sums
+
+
+@pytest.fixture(autouse=True)
+def precision_as_before():
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_matmul_precision(precision):
+    torch.set_float32_matmul_precision(precision)
+    with direct_sums():
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == precision
+
+
+def test_autocast_is_off_inside_and_on_again_outside():
+    a = torch.randn(3, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with direct_sums():
+            assert not torch.is_autocast_enabled("cpu")
+            assert (a @ a).dtype == torch.float32
+        assert torch.is_autocast_enabled("cpu")
+        assert (a @ a).dtype == torch.bfloat16
+
+
+def test_nnpack_is_off_inside():
+    before = torch._C._get_nnpack_enabled()
+    with direct_sums():
+        assert not torch._C._get_nnpack_enabled()
+    assert torch._C._get_nnpack_enabled() == before
+
+
+def test_settings_come_back_after_an_error():
+    torch.set_float32_matmul_precision("medium")
+    nnpack = torch._C._get_nnpack_enabled()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(KeyError), direct_sums():
+            raise KeyError("anything")
+        assert torch.is_autocast_enabled("cpu")
+    assert torch.get_float32_matmul_precision() == "medium"
+    assert torch._C._get_nnpack_enabled() == nnpack
+
+
+BACKENDS = (torch.backends.mkldnn.conv, torch.backends.mkldnn.matmul)
+
+
+@pytest.fixture
+def new_precision_settings():
+    before = [backend.fp32_precision for backend in BACKENDS]
+    yield
+    for backend, precision in zip(BACKENDS, before, strict=True):
+        backend.fp32_precision = precision
+
+
+@pytest.mark.parametrize("which", range(len(BACKENDS)), ids=["conv", "matmul"])
+def test_onednn_precision(which, new_precision_settings):
+    """Since torch 2.9 each backend has a setting of its own; on CPUs with AMX this one rounds products to bfloat16."""
+    BACKENDS[which].fp32_precision = "bf16"
+    with direct_sums():
+        assert BACKENDS[which].fp32_precision == "ieee"
+    assert BACKENDS[which].fp32_precision == "bf16"
+
+
+def test_blocks_nest():
+    torch.set_float32_matmul_precision("high")
+    with direct_sums():
+        with direct_sums():
+            pass
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert not torch.is_autocast_enabled("cpu")
+    assert torch.get_float32_matmul_precision() == "high"

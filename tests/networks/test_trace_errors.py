@@ -1,0 +1,247 @@
+"""What cannot be traced is refused with an error that names it and says what to do."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import certibayes as cb
+from certibayes.errors import InvalidInput, UnsupportedLayer
+from certibayes.networks import Normalize, trace
+
+from ..strategies import Functional
+
+VECTOR, IMAGE = torch.full((2, 6), 0.3), torch.full((2, 3, 8, 8), 0.3)
+
+
+def _net(forward, **parts) -> nn.Module:
+    return Functional(forward, layer=nn.Linear(6, 3), **parts)
+
+
+def _two_inputs():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 3)
+
+        def forward(self, x, y):
+            return self.layer(x + y)
+
+    return Net()
+
+
+class Hooked(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(6, 3))
+        self[0].register_forward_hook(lambda module, args, output: output * 2)
+
+
+def _branches(self, x):
+    return self.layer(x) if x.sum() > 0 else self.layer(-x)
+
+
+REFUSED = {
+    "GELU": (lambda: nn.Sequential(nn.Linear(6, 3), nn.GELU()), VECTOR, "GELU"),
+    "gelu": (lambda: _net(lambda self, x: functional.gelu(self.layer(x))), VECTOR, "gelu"),
+    "softmax": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(-1)), VECTOR, "Softmax"),
+    "transpose": (lambda: _net(lambda self, x: self.layer(x.transpose(0, 1))), VECTOR, "transpose"),
+    "branch on data": (lambda: _net(_branches), VECTOR, "cannot be traced"),
+    "several inputs": (_two_inputs, VECTOR, ""),
+    "product of activations": (lambda: _net(lambda self, x: self.layer(x) * self.layer(x)), VECTOR, "product of two"),
+    "square": (lambda: _net(lambda self, x: self.layer(x) ** 2), VECTOR, "pow"),
+    "division by an activation": (lambda: _net(lambda self, x: 1 / self.layer(x)), VECTOR, "divi"),
+    "computed weights": (
+        lambda: _net(lambda self, x: functional.linear(x, self.matrix * 2), matrix=torch.randn(3, 6)),
+        VECTOR,
+        "",
+    ),
+    "weights that depend on the input": (
+        lambda: _net(lambda self, x: functional.linear(x, self.layer(x).relu(), None)),
+        torch.full((6, 6), 0.3),
+        "",
+    ),
+    "batch norm without statistics": (
+        lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)),
+        VECTOR,
+        "running statistics",
+    ),
+    "batch_norm in training": (
+        lambda: _net(lambda self, x: functional.batch_norm(self.layer(x), None, None, training=True)),
+        VECTOR,
+        "running statistics",
+    ),
+    "dropout always on": (lambda: _net(lambda self, x: functional.dropout(self.layer(x))), VECTOR, "dropout"),
+    "reflect padding": (
+        lambda: nn.Sequential(nn.Conv2d(3, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten()),
+        IMAGE,
+        "reflect",
+    ),
+    "same padding, even kernel": (
+        lambda: nn.Sequential(nn.Conv2d(3, 2, 4, padding="same"), nn.Flatten()),
+        IMAGE,
+        "symmetric",
+    ),
+    "max pool with indices": (
+        lambda: nn.Sequential(nn.Conv2d(3, 2, 3), nn.MaxPool2d(2, return_indices=True)),
+        IMAGE,
+        "",
+    ),
+    "image as output": (lambda: nn.Sequential(nn.Conv2d(3, 2, 3)), IMAGE, r"\(batch, outputs\)"),
+    "two outputs": (lambda: _net(lambda self, x: (self.layer(x), x)), VECTOR, "one tensor"),
+    "nothing computed": (lambda: nn.Identity(), VECTOR, "at least one layer"),
+    "batch flattened": (
+        lambda: Functional(lambda self, x: self.layer(x.view(-1, 3)).view(-1, 6), layer=nn.Linear(3, 3)),
+        VECTOR,
+        "first dimension",
+    ),
+    "batch mixed by a broadcast": (
+        lambda: _net(lambda self, x: (self.layer(x) + self.offset).flatten(1), offset=torch.randn(1, 1, 3)),
+        VECTOR,
+        "first dimension",
+    ),
+    "scaled sum": (lambda: _net(lambda self, x: torch.add(self.layer(x), 1, alpha=2)), VECTOR, "not supported"),
+    "negative slope": (lambda: nn.Sequential(nn.Linear(6, 3), nn.LeakyReLU(-0.5)), VECTOR, "not monotone"),
+    "forward hook": (Hooked, VECTOR, "does not compute"),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), VECTOR, ""),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused(what):
+    build, example, message = REFUSED[what]
+    torch.manual_seed(0)
+    module = build()
+    with pytest.raises((UnsupportedLayer, InvalidInput), match=message or None):
+        trace(module, example)
+    support = cb.supports(module, example)
+    assert not support
+    assert "not supported" in str(support)
+
+
+def test_the_error_names_the_layer_and_what_is_supported():
+    net = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 2))
+    with pytest.raises(UnsupportedLayer) as caught:
+        trace(net)
+    message = str(caught.value)
+    assert "GELU (at '1')" in message and "Softplus (at '3')" in message
+    assert "Conv2d" in message and "MaxPool2d" in message
+    assert "lower_module" in message and "bounds.register" in message
+
+
+def test_an_unknown_input_shape_is_asked_for():
+    net = nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 2))
+    with pytest.raises(InvalidInput, match="input_shape"):
+        trace(net)
+    net.input_shape = (3, 8, 8)
+    assert trace(net).graph.input_shape == (3, 8, 8)
+
+
+def test_supports_checks_names_where_the_shape_is_unknown():
+    assert cb.supports(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 2)))
+    support = cb.supports(nn.Sequential(nn.Conv2d(3, 2, 3), nn.GELU()))
+    assert not support and "GELU" in support.reason
+
+
+def test_supports_says_yes():
+    support = cb.supports(nn.Sequential(nn.Linear(6, 3), nn.Tanh()))
+    assert support and support.reason == "" and str(support) == "supported"
+
+
+def test_a_wrong_input_shape_is_refused():
+    graph = trace(nn.Linear(6, 3)).graph
+    graph.require_input(torch.zeros(2, 6))
+    with pytest.raises(InvalidInput, match=r"\(2, 7\).*\(6,\)"):
+        graph.require_input(torch.zeros(2, 7))
+    with pytest.raises(InvalidInput, match="batch dimension"):
+        graph.require_input(torch.zeros(6))
+    with pytest.raises(InvalidInput):
+        graph.require_input(torch.zeros(()))
+
+
+def test_a_network_that_flattens_first_takes_images():
+    graph = cb.networks.mlp(16, [4], 2)
+    graph = trace(graph).graph
+    graph.require_input(torch.zeros(3, 1, 4, 4))
+    with pytest.raises(InvalidInput):
+        graph.require_input(torch.zeros(3, 1, 4, 5))
+
+
+def _drops_the_result(self, x):
+    hidden = self.layer(x)
+    hidden.relu_()  # changes hidden itself, but its result is not used
+    return hidden - 1.0
+
+
+def _overwrites_what_is_added_later(self, x):
+    hidden = self.layer(x)
+    return functional.relu(hidden, inplace=True) + hidden
+
+
+def _module_in_place(self, x):
+    hidden = self.layer(x)
+    return self.activation(hidden) + hidden
+
+
+def _positional(self, x):
+    hidden = self.layer(x)
+    return functional.relu(hidden, True) + hidden
+
+
+def _named_input(self, x):
+    hidden = self.layer(x)
+    return functional.relu(input=hidden, inplace=True) + hidden
+
+
+def _through_dropout(self, x):
+    hidden = self.layer(x)
+    return self.activation(self.dropout(hidden)) + hidden  # in eval mode dropout returns its very input
+
+
+def _through_flatten(self, x):
+    hidden = self.layer(x)
+    return self.activation(self.flatten(hidden)) + hidden
+
+
+def _through_unsqueeze(self, x):
+    hidden = self.layer(x)
+    return torch.unsqueeze(hidden, 1).relu_().flatten(1) + hidden
+
+
+def _through_view(self, x):
+    hidden = self.layer(x)
+    hidden.view(-1, 3).relu_()
+    return hidden * 2.0
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        _drops_the_result,
+        _overwrites_what_is_added_later,
+        _module_in_place,
+        _positional,
+        _named_input,
+        _through_dropout,
+        _through_flatten,
+        _through_unsqueeze,
+        _through_view,
+    ],
+)
+def test_in_place_operations_are_understood_or_refused(forward):
+    """At the example every hidden unit is positive, so comparing graph and module there shows nothing."""
+    net = _net(forward, activation=nn.ReLU(inplace=True), dropout=nn.Dropout(), flatten=nn.Flatten()).eval()
+    with torch.no_grad():
+        net.layer.weight.fill_(1.0)
+        net.layer.bias.zero_()
+    try:
+        network = trace(net, torch.ones(1, 6))
+    except UnsupportedLayer:
+        return
+    x = -torch.ones(1, 6)
+    torch.testing.assert_close(network.graph.evaluate(network.params, x), net(x).detach())
+
+
+@pytest.mark.parametrize("std", [0.0, -1.0, [1.0, 0.0], float("nan")])
+def test_normalise_needs_a_positive_std(std):
+    with pytest.raises(ValueError, match="positive"):
+        Normalize(0.0, std)
