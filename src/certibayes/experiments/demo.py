@@ -70,7 +70,8 @@ def run_demo(
     """
     if (out / "results.json").exists() and not overwrite:
         raise RunExists(
-            f"{out} already holds a demo. Choose another directory (--out), or allow it to be replaced (overwrite=True; leave out --keep)."
+            f"{out} already holds a demo. Choose another directory (--out), or let it be replaced (overwrite=True; "
+            "leave out --keep)."
         )
     digits = data.load("digits")
     x, y = digits.test

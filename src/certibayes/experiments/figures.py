@@ -75,7 +75,7 @@ def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, path:
     axes = left.subplots()
     robustness_bars(axes, {name: evaluation.summary() for name, evaluation in evaluations.items()})
     axes.set_xlabel(
-        "green: proved for every such change    amber: neither\nred: changed by an attack (shown)", color=FAINT
+        "green: proved for every such change\nred: changed by an attack (shown)\namber: neither", color=FAINT
     )
     axes.set_title(f"Every change of up to ±{eps:g} per pixel", fontsize=11, color=INK)
     grids = right.subfigures(len(evaluations), 1, squeeze=False)[:, 0]

@@ -113,8 +113,8 @@ def fit(
     unused = [name for name in network.graph.parameters if name not in used]
     if unused:
         raise UnsupportedLayer(
-            f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot reach "
-            "them. Remove them; for weight normalisation, remove the parametrisation first."
+            f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot "
+            "reach them. Remove them; for weight normalisation, remove the parametrisation first."
         )
     likelihood.validate(network.graph, example)
     if held is not None:
