@@ -11,7 +11,7 @@ from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
 from certibayes.certify import Certificate, certify
 from certibayes.errors import CertibayesError
-from certibayes.inference import MAP, VOGN, Algorithm, GaussianPrior, Schedule, fit
+from certibayes.inference import BBB, IVON, MAP, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule, fit
 from certibayes.likelihoods import (
     IBP,
     PGD,
@@ -30,7 +30,9 @@ from certibayes.prediction import Predictor
 from certibayes.uncertainty import Uncertainty, uncertainty
 
 __all__ = [
+    "BBB",
     "IBP",
+    "IVON",
     "MAP",
     "PGD",
     "VOGN",
@@ -44,6 +46,7 @@ __all__ = [
     "GaussianPrior",
     "Likelihood",
     "LinearRamp",
+    "NoisyAdam",
     "Point",
     "Posterior",
     "Predictor",

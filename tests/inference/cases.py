@@ -12,6 +12,9 @@ ALGORITHMS = {
     "map-adam": cb.MAP(lr=0.01),
     "map-sgd": cb.MAP(lr=0.05, optimizer="sgd"),
     "vogn": cb.VOGN(lr=0.05),
+    "noisy-adam": cb.NoisyAdam(lr=0.05),
+    "bbb": cb.BBB(lr=0.01),
+    "ivon": cb.IVON(lr=0.05),
 }
 CLASSIFICATION = {
     "standard": cb.Categorical(),

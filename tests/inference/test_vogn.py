@@ -7,80 +7,23 @@ the likelihood assumes, and there are many of them (with N examples the estimate
 """
 
 import math
-from typing import NamedTuple
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import per_example_gradients
 
 from .cases import LIKELIHOODS, target_for
+from .conjugate import NOISE, PRIOR_STD, infer, problem
 
-NOISE, PRIOR_STD, SIZE = 0.5, 1.0, 4000
-
-
-class Problem(NamedTuple):
-    """Data and closed-form posterior of a linear model; the bias is the last coefficient."""
-
-    x: Tensor
-    y: Tensor
-    mean: Tensor
-    precision: Tensor
-
-    @property
-    def mean_field_widths(self) -> Tensor:
-        """What the best mean-field approximation has: 1 / sqrt(Λ_ii)."""
-        return self.precision.diagonal().rsqrt()
-
-    @property
-    def stds(self) -> Tensor:
-        return torch.linalg.inv(self.precision).diagonal().sqrt()
-
-
-def problem(size: int = SIZE, repeats: int = 1) -> Problem:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(size, 3, generator=generator, dtype=torch.float64)
-    x[:, 1] = 0.6 * x[:, 0] + 0.8 * x[:, 1]
-    x[:, 2] = 0.3 * x[:, 2]
-    weights = torch.tensor([[0.7], [-0.4], [0.2]], dtype=torch.float64)
-    y = x @ weights - 0.1 + NOISE * torch.randn(size, 1, generator=generator, dtype=torch.float64)
-    x, y = x.repeat(repeats, 1), y.repeat(repeats, 1)
-    features = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
-    precision = features.T @ features / NOISE**2 + torch.eye(4, dtype=torch.float64) / PRIOR_STD**2
-    mean = torch.linalg.solve(precision, features.T @ y / NOISE**2).flatten()
-    return Problem(x, y, mean, precision)
-
-
-def infer(data: Problem, noise_std: float = NOISE, steps: int = 600, batch_size: int | None = None, **settings):
-    size = len(data.x)
-    batch_size = size if batch_size is None else batch_size
-    net = nn.Linear(3, 1).double()
-    with torch.no_grad():
-        net.weight.zero_()
-        net.bias.zero_()
-    posterior = cb.fit(
-        net,
-        (data.x, data.y),
-        algorithm=cb.VOGN(lr=0.1, betas=(0.9, 0.98), initial_std=0.05),
-        likelihood=cb.RobustGaussian(noise_std),
-        prior=cb.GaussianPrior(std=PRIOR_STD),
-        schedule=cb.Schedule("cosine", floor=0.0),
-        epochs=max(1, steps * batch_size // size),
-        batch_size=batch_size,
-        progress=False,
-        **settings,
-    )
-    mean = torch.cat([posterior.mean["weight"].flatten(), posterior.mean["bias"]])
-    widths = torch.cat([posterior.std["weight"].flatten(), posterior.std["bias"]])
-    return mean, widths
+VOGN = cb.VOGN(lr=0.1, betas=(0.9, 0.98), initial_std=0.05)
 
 
 @pytest.fixture(scope="module")
 def inferred():
-    return infer(problem())
+    return infer(VOGN, problem())
 
 
 def test_the_mean_is_the_posteriors(inferred):
@@ -101,18 +44,18 @@ def test_the_widths_are_learned(inferred):
 def test_small_batches_give_the_same_widths():
     """The curvature is a mean over the batch, so N alone sets its scale."""
     data = problem()
-    _, widths = infer(data, batch_size=100, steps=800)
+    _, widths = infer(VOGN, data, batch_size=100, steps=800)
     torch.testing.assert_close(widths, data.mean_field_widths, rtol=0.1, atol=0)
 
 
 def test_repeating_the_data_narrows_the_posterior(inferred):
-    _, widths = infer(problem(repeats=4))
+    _, widths = infer(VOGN, problem(repeats=4))
     torch.testing.assert_close(widths, inferred[1] / 2, rtol=0.1, atol=0)
 
 
 @pytest.mark.parametrize("temperature", [0.25, 4.0])
 def test_widths_scale_with_the_root_of_the_temperature(inferred, temperature):
-    _, widths = infer(problem(), temperature=temperature)
+    _, widths = infer(VOGN, problem(), temperature=temperature)
     torch.testing.assert_close(widths, inferred[1] * math.sqrt(temperature), rtol=0.05, atol=0)
 
 
@@ -120,7 +63,7 @@ def test_without_information_the_widths_are_the_priors():
     """Features that are always 0 leave their weights at the prior."""
     data = problem(500)
     silent = data._replace(x=torch.zeros_like(data.x))
-    mean, widths = infer(silent, steps=1000)
+    mean, widths = infer(VOGN, silent, steps=1000)
     torch.testing.assert_close(widths[:3], torch.full((3,), PRIOR_STD, dtype=torch.float64), rtol=0.1, atol=0)
     assert float(mean[:3].abs().max()) < 1e-6
 
@@ -128,7 +71,7 @@ def test_without_information_the_widths_are_the_priors():
 def test_the_empirical_curvature_follows_the_residuals_not_the_assumed_noise():
     """Known and documented: with noise_std twice too large the widths are four times, not twice, as wide."""
     data = problem()
-    _, widths = infer(data, noise_std=2 * NOISE)
+    _, widths = infer(VOGN, data, noise_std=2 * NOISE)
     torch.testing.assert_close(widths, 4 * data.mean_field_widths, rtol=0.15, atol=0)
 
 

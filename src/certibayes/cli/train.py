@@ -22,7 +22,7 @@ def train_command(
         str, typer.Option(help="mlp, cnn-small, cnn-medium, paper-cifar or paper-cifar-supplement.")
     ] = DEFAULT.architecture,
     hidden: Annotated[str, typer.Option(help="Hidden widths of the mlp, such as 512 or 256,128.")] = "512",
-    algorithm: Annotated[str, typer.Option(help="Inference: vogn or map.")] = DEFAULT.algorithm,
+    algorithm: Annotated[str, typer.Option(help="Inference: vogn, noisy-adam, bbb, ivon or map.")] = DEFAULT.algorithm,
     likelihood: Annotated[
         str, typer.Option(help="standard, ibp (certifiable) or pgd (adversarial training).")
     ] = DEFAULT.likelihood,

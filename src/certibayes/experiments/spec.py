@@ -10,12 +10,18 @@ from torch import nn
 
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
-from certibayes.inference import MAP, VOGN, Algorithm, GaussianPrior, Schedule
+from certibayes.inference import BBB, IVON, MAP, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule
 from certibayes.likelihoods import IBP, PGD, Categorical, Likelihood, LinearRamp, RobustCategorical, RobustGaussian
 from certibayes.likelihoods.radius import INFLATION, TwoPoint
 from certibayes.networks import build
 
-ALGORITHMS: dict[str, Callable[..., Algorithm[Any]]] = {"map": MAP, "vogn": VOGN}
+ALGORITHMS: dict[str, Callable[..., Algorithm[Any]]] = {
+    "map": MAP,
+    "vogn": VOGN,
+    "noisy-adam": NoisyAdam,
+    "bbb": BBB,
+    "ivon": IVON,
+}
 LIKELIHOODS = ("standard", "ibp", "pgd")
 
 

@@ -1,11 +1,26 @@
 """One algorithm a file; ``fit`` drives any of them."""
 
 from certibayes.inference.algorithm import Algorithm, Info
+from certibayes.inference.bbb import BBB
 from certibayes.inference.fit import fit
+from certibayes.inference.ivon import IVON
 from certibayes.inference.map import MAP
+from certibayes.inference.noisy_adam import NoisyAdam
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
 from certibayes.inference.vogn import VOGN
 
-__all__ = ["MAP", "VOGN", "Algorithm", "GaussianPrior", "Info", "Schedule", "Target", "fit"]
+__all__ = [
+    "BBB",
+    "IVON",
+    "MAP",
+    "VOGN",
+    "Algorithm",
+    "GaussianPrior",
+    "Info",
+    "NoisyAdam",
+    "Schedule",
+    "Target",
+    "fit",
+]
