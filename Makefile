@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test check docs bench clean
+.PHONY: help demo test check docs notebook bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make test    the test suite"
 	@echo "make check   formatting, lint, types, and the import contract"
 	@echo "make docs    the documentation site, in site/"
+	@echo "make notebook  run the notebook again and store its pictures"
 	@echo "make bench   the benchmarks"
 	@echo "make clean   remove .venv and everything that was built"
 
@@ -50,6 +51,9 @@ check: $(VENV)/.check
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+notebook: $(VENV)/.docs
+	$(BIN)/python -m nbconvert --to notebook --execute --inplace docs/notebooks/two-dimensions.ipynb
 
 bench: $(VENV)/.base
 	$(BIN)/python -m benchmarks

@@ -29,6 +29,14 @@ def bare_products(networks: list[dict[str, torch.Tensor]], box: cb.bounds.Box) -
         functional.linear(radius, second)
 
 
+@torch.no_grad()
+def clean_products(networks: list[dict[str, torch.Tensor]], x: torch.Tensor) -> None:
+    """The products of a prediction and nothing else."""
+    for params in networks:
+        hidden = functional.linear(x, params["1.weight"], params["1.bias"])
+        functional.linear(hidden, params["3.weight"], params["3.bias"])
+
+
 def main() -> dict[str, float]:
     net = cb.networks.mlp(784, [512], 10)
     params = dict(net.named_parameters())
@@ -44,8 +52,14 @@ def main() -> dict[str, float]:
             "logit bounds, outward": lambda: logit_bounds(predictor, box),
             "certify(rule=theorem1)": lambda: cb.certify(predictor, x, y, eps=EPS, domain=DOMAIN),
             "predictor(x)": lambda: predictor.predict(x),
+            "clean products": lambda: clean_products(networks, x),
         }
     )
-    # certify also predicts, to report accuracy; that is not part of the certificate.
-    certification = times["certify(rule=theorem1)"] - times["predictor(x)"]
-    return {**times, "ratio": certification / times["bare products"]}
+    bare, whole = times["bare products"], times["certify(rule=theorem1)"]
+    return {
+        **times,
+        # What proves: bounds, softmax, rule and digest.
+        "ratio": (whole - times["predictor(x)"]) / bare,
+        # The whole call also predicts, for its report of accuracy, which needs the clean products as well.
+        "whole call / (bare + clean products)": whole / (bare + times["clean products"]),
+    }

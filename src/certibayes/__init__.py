@@ -11,7 +11,7 @@ from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
 from certibayes.certify import Certificate, certify
 from certibayes.errors import CertibayesError
-from certibayes.inference import BBB, IVON, MAP, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule, fit
+from certibayes.inference import BBB, IVON, MAP, SWAG, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule, fit
 from certibayes.likelihoods import (
     IBP,
     PGD,
@@ -25,7 +25,7 @@ from certibayes.likelihoods import (
     RobustGaussian,
     TwoPoint,
 )
-from certibayes.posteriors import DiagonalGaussian, Point, Posterior, Samples, load
+from certibayes.posteriors import DiagonalGaussian, LowRankGaussian, Point, Posterior, Samples, load
 from certibayes.prediction import Predictor
 from certibayes.uncertainty import Uncertainty, uncertainty
 
@@ -35,6 +35,7 @@ __all__ = [
     "IVON",
     "MAP",
     "PGD",
+    "SWAG",
     "VOGN",
     "Algorithm",
     "Attacked",
@@ -46,6 +47,7 @@ __all__ = [
     "GaussianPrior",
     "Likelihood",
     "LinearRamp",
+    "LowRankGaussian",
     "NoisyAdam",
     "Point",
     "Posterior",

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import interval_bounds, outward, outward_box
+from certibayes.bounds import interval_bounds, outward, outward_box, register, registered
 from certibayes.errors import CertibayesError, UnsoundBounds
 from certibayes.networks import trace
 
@@ -92,3 +92,32 @@ def test_weights_beyond_the_limit_are_refused():
         net.weight.fill_(2.0**31)
     with pytest.raises(cb.CertibayesError, match=r"2\^30"):
         cb.Point(net).predictor()
+
+
+def test_a_negative_radius_is_never_taken_for_a_bound():
+    """A rule that returns inverted boxes, a user's own say, could cancel against others; every layer is looked at."""
+    predictor = cb.Point(nn.Linear(2, 2)).predictor()
+    kind = type(predictor.graph.nodes[0].operation)
+    own = registered()[kind]
+
+    def inverted(*arguments):
+        box = own.interval(*arguments)
+        return box._replace(radius=-box.radius)
+
+    register(kind, inverted, own.description)
+    try:
+        with pytest.raises(UnsoundBounds):
+            cb.certify(predictor, torch.rand(3, 2), eps=0.1)
+    finally:
+        register(kind, own.interval, own.description)
+
+
+def test_a_normalisation_made_negative_later_stays_sound():
+    net = nn.Sequential(cb.networks.Normalize([0.5], [1.0]), nn.Flatten(), nn.Linear(1, 2))
+    net[0].std.fill_(-0.25)
+    network = trace(net, torch.rand(1, 1))
+    graph, params = graph_and_params(network)
+    x = torch.rand(20, 1)
+    box = interval_bounds(graph, params, outward_box(x, 0.1), outward(torch.float32))
+    for step in (-0.1, 0.0, 0.1):
+        assert_inside(graph.evaluate(params, x + step), box)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import certibayes as cb
 from certibayes.cli import app
+from certibayes.experiments import TrainSpec
 
 TRAIN = ["train", "--hidden", "8", "--epochs", "1", "--batch-size", "500", "--algorithm", "map", "--json"]
 
@@ -160,6 +161,43 @@ def test_a_foreign_directory_is_an_error(tmp_path):
     result = invoke("certify", tmp_path)
     assert result.exit_code == 1
     assert str(tmp_path) in result.stderr.replace("\n", "")
+
+
+def test_paths_with_brackets_are_printed_as_they_are(tmp_path):
+    result = invoke("info", tmp_path / "[/b]")
+    assert result.exit_code == 1
+    assert "[/b]" in result.stderr.replace("\n", "")
+
+
+def test_options_before_a_subcommand_count(tmp_path):
+    result = invoke("data", "--json", "--data-dir", tmp_path, "get", "digits")
+    assert json.loads(result.stdout)["name"] == "digits"
+
+
+def test_there_must_be_something_to_resume(tmp_path, run):
+    assert "no unfinished run" in invoke("train", "--out", tmp_path / "nothing", "--resume").stderr
+    assert "finished" in invoke("train", "--out", run, "--resume").stderr
+
+
+def test_a_run_that_has_just_started_is_not_overwritten(tmp_path):
+    spec = TrainSpec(hidden=(8,), algorithm="map", epochs=1, batch_size=500, seed=5)
+    (tmp_path / "started.json").write_text(json.dumps({"spec": spec.to_json()}))
+    refused = invoke(*TRAIN, "--out", tmp_path)
+    assert refused.exit_code == 1 and "--resume" in refused.stderr
+    assert invoke("train", "--out", tmp_path, "--resume", "--json").exit_code == 0
+    assert json.loads((tmp_path / "run.json").read_text())["spec"]["seed"] == 5
+    assert not (tmp_path / "started.json").exists()
+
+
+def test_an_interrupted_replacement_leaves_the_old_run_and_can_be_resumed(tmp_path):
+    assert invoke(*TRAIN, "--out", tmp_path, "--seed", 1).exit_code == 0
+    old = cb.load(tmp_path).params
+    new = TrainSpec(hidden=(8,), algorithm="map", epochs=1, batch_size=500, seed=2)
+    (tmp_path / "started.json").write_text(json.dumps({"spec": new.to_json()}))  # as --overwrite leaves it
+    assert cb.load(tmp_path).params["1.weight"].equal(old["1.weight"])
+    assert json.loads((tmp_path / "run.json").read_text())["spec"]["seed"] == 1
+    assert invoke("train", "--out", tmp_path, "--resume", "--json").exit_code == 0
+    assert not cb.load(tmp_path).params["1.weight"].equal(old["1.weight"])
 
 
 def start_training(out: Path, *more: str) -> subprocess.Popen:

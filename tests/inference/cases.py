@@ -15,6 +15,8 @@ ALGORITHMS = {
     "noisy-adam": cb.NoisyAdam(lr=0.05),
     "bbb": cb.BBB(lr=0.01),
     "ivon": cb.IVON(lr=0.05),
+    "swag": cb.SWAG(lr=0.05, start=0.0, rank=3),
+    "swag-diagonal": cb.SWAG(lr=0.05, start=0.0, rank=0, every=2),
 }
 CLASSIFICATION = {
     "standard": cb.Categorical(),

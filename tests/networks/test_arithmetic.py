@@ -1,5 +1,7 @@
 """``direct_sums`` sets what it says and gives the caller's settings back."""
 
+import threading
+
 import pytest
 import torch
 
@@ -76,4 +78,25 @@ def test_blocks_nest():
             pass
         assert torch.get_float32_matmul_precision() == "highest"
         assert not torch.is_autocast_enabled("cpu")
+    assert torch.get_float32_matmul_precision() == "high"
+
+
+def test_threads_share_the_settings():
+    """The last block to leave restores what the first found, whichever thread it is in."""
+    torch.set_float32_matmul_precision("high")
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with direct_sums():
+            inside.set()
+            leave.wait(timeout=10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(timeout=10)
+    with direct_sums():
+        pass
+    assert torch.get_float32_matmul_precision() == "highest"
+    leave.set()
+    thread.join()
     assert torch.get_float32_matmul_precision() == "high"

@@ -11,6 +11,7 @@ from certibayes.attack.pgd import PGDSettings, pgd
 from certibayes.bounds import Domain
 from certibayes.bounds.checks import require_count, require_domain, require_floats, require_labels, require_radius
 from certibayes.errors import InvalidInput
+from certibayes.networks.seeds import derived_seed
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def attack(
         method: ``"pgd"``.
         domain: smallest and largest value of an input, or None.
         steps: iterations a restart.
-        restarts: random starts.
+        restarts: starts; the first is the point itself, the others are random.
         seed: of the starts.
         batch_size: inputs attacked at once.
     """
@@ -78,7 +79,7 @@ def attack(
     found, predicted = [], []
     for index, (part, part_labels) in enumerate(zip(x.split(batch_size), labels.split(batch_size), strict=True)):
         # A stream of its own for each batch, so that more restarts only ever add to fewer.
-        generator = torch.Generator(x.device).manual_seed(seed + index)
+        generator = torch.Generator(x.device).manual_seed(derived_seed(seed, "attack", index))
         worst = pgd(predictor, part, part_labels, eps, domain, generator, settings)
         found.append(worst)
         with torch.no_grad():

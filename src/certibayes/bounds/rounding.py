@@ -98,8 +98,9 @@ it no partial sum of the float program can overflow, in any order."""
 
 
 def within_range(box: Box) -> Tensor:
-    """Tell, as a 0-d tensor, whether a layer's box is far from overflow; NaN is not."""
-    return (box.centre.abs().amax() <= LARGEST_BOUND) & (box.radius.amax() <= LARGEST_BOUND)
+    """Tell, as a 0-d tensor, whether a layer's box is not inverted and far from overflow; NaN is not."""
+    largest = (box.centre.abs().amax() <= LARGEST_BOUND) & (box.radius.amax() <= LARGEST_BOUND)
+    return largest & (box.radius.amin() >= 0)
 
 
 def outward(dtype: torch.dtype) -> Rounding:

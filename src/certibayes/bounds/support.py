@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from certibayes.bounds.registry import registered, rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import infer_input_shape, trace
-from certibayes.networks.trace import symbolic_trace, unknown_calls, unsupported
+from certibayes.networks.trace import module_operations, symbolic_trace, unknown_calls, unsupported
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,17 @@ def supports(net: nn.Module, example: Tensor | None = None) -> Support:
 
     Args:
         net: the network.
-        example: a batch of inputs. Without one the layers are checked by name; with one (or where the input
+        example: a batch of inputs. Without one the layers are checked one by one; with one (or where the input
             shape can be told from the network) the traced graph is compared with the module as well.
     """
     try:
         if example is None and infer_input_shape(net) is None:
-            unknown = unknown_calls(symbolic_trace(copy.deepcopy(net).eval()))
+            traced = symbolic_trace(copy.deepcopy(net).eval())
+            unknown = unknown_calls(traced)
             if unknown:
                 raise unsupported(unknown)
+            for operation in module_operations(traced):
+                rules_for(operation)
             return Support(True)
         for node in trace(net, example).graph.nodes:
             rules_for(node.operation)

@@ -76,7 +76,8 @@ class Certificate:
             f"For each point marked certified, every input{where} within l-infinity distance {self.eps!r} of it is "
             f"classified as the point's label by the mean prediction of the {self.samples} fixed weight "
             f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
-            f"For every point, marked or not, all class probabilities over that ball lie between lower and upper. "
+            f"For every point, marked or not, all class probabilities (predictor.probabilities) over that ball lie "
+            "between lower and upper. "
             f"Proved by {self.bounds} bounds and the rule {self.rule}, for {program}. "
             "Nothing is said about other weight samples, other radii or other kinds of change."
         )

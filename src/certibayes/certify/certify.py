@@ -174,6 +174,8 @@ def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: 
         raise InvalidInput("class certificates need a classifier; this predictor does regression.")
     if predictor.dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"certificates need float32 or float64 precision, this predictor runs in {predictor.dtype}.")
+    if predictor.device.type not in ("cpu", "cuda"):
+        raise InvalidInput(f"certificates are made on cpu or cuda, whose arithmetic is known; not {predictor.device}.")
     if bounds not in BOUNDS:
         raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {bounds!r}.")
     if rule not in RULES:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from certibayes.attack import attack
+from certibayes.cli.opening import open_run
 from certibayes.cli.options import (
     AtLeast,
     DataDir,
@@ -20,7 +21,6 @@ from certibayes.cli.options import (
     SeedOption,
 )
 from certibayes.cli.terminal import check_bar, console, notes, print_json, told_plainly
-from certibayes.cli.testing import open_run
 
 
 def attack_command(
@@ -30,7 +30,7 @@ def attack_command(
     method: Annotated[str, typer.Option(help="The attack: pgd.")] = "pgd",
     steps: Annotated[int, typer.Option(help="Iterations a restart.")] = 40,
     restarts: Annotated[int, typer.Option(help="Starts; the first is the point itself, the others are random.")] = 4,
-    samples: SamplesOption = 35,
+    samples: SamplesOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
     data_dir: DataDir = None,

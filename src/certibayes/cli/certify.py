@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from certibayes.certify import certify
+from certibayes.cli.opening import open_run
 from certibayes.cli.options import (
     AtLeast,
     DataDir,
@@ -22,7 +23,6 @@ from certibayes.cli.options import (
     SeedOption,
 )
 from certibayes.cli.terminal import check_bar, console, print_json, progress_bar, told_plainly
-from certibayes.cli.testing import open_run
 from certibayes.posteriors.storage import write_atomically
 from certibayes.uncertainty import uncertainty
 
@@ -36,7 +36,7 @@ def certify_command(
     rounding: Annotated[
         str, typer.Option(help="outward: proved for the float program. ideal: for exact arithmetic only.")
     ] = "outward",
-    samples: SamplesOption = 35,
+    samples: SamplesOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
     data_dir: DataDir = None,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 from certibayes import data
 from certibayes.cli.options import DataDir, JsonOption
 from certibayes.cli.terminal import console, notes, print_json, told_plainly
+from certibayes.data.layout import get_command
 
 data_app = typer.Typer(help="List data sets, and get them from their publishers.", invoke_without_command=True)
 
@@ -19,6 +21,8 @@ data_app = typer.Typer(help="List data sets, and get them from their publishers.
 def list_command(context: typer.Context, data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     """List the data sets and say which are here."""
     if context.invoked_subcommand is not None:
+        # `data --json get NAME` means the same as `data get NAME --json`.
+        context.obj = (data_dir, as_json)
         return
     with told_plainly():
         here = {name: data.is_available(name, data_dir) for name in data.names()}
@@ -27,19 +31,23 @@ def list_command(context: typer.Context, data_dir: DataDir = None, as_json: Json
             return
         table = Table("data set", "here", "get it with")
         for name, available in here.items():
-            command = "" if available else f"certibayes data get {name}"
+            command = "" if available else escape(get_command(name, data.data_directory(data_dir)))
             table.add_row(name, "[green]yes[/green]" if available else "no", command)
         console.print(table)
-        console.print(f"looked in {data.data_directory(data_dir)}; digits and diabetes are part of the package")
+        where = escape(str(data.data_directory(data_dir)))
+        console.print(f"looked in {where}; digits and diabetes are part of the package", highlight=False)
 
 
 @data_app.command("get")
-def get_command(
+def download_command(
+    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of the data set.")],
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
     """Download a data set from its publisher, with its checksum; an interrupted download goes on where it stopped."""
+    outer_dir, outer_json = context.obj or (None, False)
+    data_dir, as_json = data_dir or outer_dir, as_json or outer_json
     with told_plainly():
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=notes,
@@ -57,4 +65,4 @@ def get_command(
         if as_json:
             print_json({"name": name, "path": str(where)})
         else:
-            console.print(f"{name} is in [bold]{where}[/bold]", highlight=False)
+            console.print(f"{name} is in [bold]{escape(str(where))}[/bold]", highlight=False)

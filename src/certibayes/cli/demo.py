@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from certibayes.cli.options import JsonOption
@@ -39,7 +40,7 @@ def demo_command(
         console.print(_table(result.summary()))
         robust = result.evaluations["robust"].certificate
         console.print(f"\n[bold]What was proved.[/bold] {robust.statement}\n", highlight=False)
-        console.print(f"Open [bold]{out / 'report.html'}[/bold] to see the digits.", highlight=False)
+        console.print(f"Open [bold]{escape(str(out / 'report.html'))}[/bold] to see the digits.", highlight=False)
 
 
 def _table(summary: dict[str, dict[str, Any]]) -> Table:

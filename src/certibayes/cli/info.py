@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from certibayes import data
@@ -34,7 +35,7 @@ def info_command(
         table = Table(show_header=False, box=None)
         for key, value in record.items():
             text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            table.add_row(f"[bold]{key}[/bold]", text)
+            table.add_row(f"[bold]{escape(key)}[/bold]", escape(text))
         console.print(table)
 
 
@@ -52,11 +53,12 @@ def _installation() -> dict[str, Any]:
 
 def _run(run: Path) -> dict[str, Any]:
     posterior = load_run(run)
+    drawn = posterior.sample(1, torch.Generator().manual_seed(0))
     settings = {key: value for key, value in posterior.metadata.items() if key != "history"}
     history = posterior.metadata.get("history") or [{}]
     return {
         "posterior": type(posterior).__name__,
-        "parameters": sum(t.numel() for t in posterior.sample(1, torch.Generator().manual_seed(0)).values()),
+        "parameters": sum(drawn[name].numel() for name in posterior.graph.parameters),
         "network": " → ".join(type(node.operation).__name__ for node in posterior.graph.nodes),
         **settings,
         "final epoch": history[-1],

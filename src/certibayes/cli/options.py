@@ -14,7 +14,10 @@ DataDir = Annotated[
 ]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="Data set to test on; the run's own by default.")]
 EpsOption = Annotated[float, typer.Option("--eps", help="Radius: how much each input value may change.")]
-SamplesOption = Annotated[int, typer.Option("--samples", help="Weight samples in the predictor.")]
+SamplesOption = Annotated[
+    int | None,
+    typer.Option("--samples", help="Weight samples in the predictor; 35 by default, or all that are held."),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the weight samples.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Take only the first so many test points.")]
 DeviceOption = Annotated[str | None, typer.Option("--device", help="Where to compute, such as cpu or cuda.")]

@@ -18,6 +18,7 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from certibayes.errors import CertibayesError, Interrupted
 
@@ -36,13 +37,14 @@ def told_plainly() -> Iterator[None]:
     try:
         yield
     except Interrupted as stop:
-        notes.print(f"[yellow]{stop}[/yellow]", highlight=False)
+        notes.print(Text(str(stop), style="yellow"))
         raise typer.Exit(INTERRUPTED) from None
     except KeyboardInterrupt:
         notes.print("[yellow]interrupted[/yellow]")
         raise typer.Exit(INTERRUPTED) from None
     except (CertibayesError, OSError) as error:
-        notes.print("[bold red]error:[/bold red]", str(error), highlight=False, markup=True, soft_wrap=True)
+        # As text, not markup: a path may hold brackets.
+        notes.print(Text("error: ", style="bold red") + Text(str(error), style="not bold default"), soft_wrap=True)
         raise typer.Exit(FAILED) from None
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption
 from certibayes.cli.terminal import console, print_json, told_plainly
-from certibayes.experiments import TrainSpec, add_figures, read_record, train
-from certibayes.inference.checkpoint import FILE_NAME as CHECKPOINT
+from certibayes.experiments import TrainSpec, add_figures, started_spec, train
 
 DEFAULT = TrainSpec()
 
@@ -22,7 +22,9 @@ def train_command(
         str, typer.Option(help="mlp, cnn-small, cnn-medium, paper-cifar or paper-cifar-supplement.")
     ] = DEFAULT.architecture,
     hidden: Annotated[str, typer.Option(help="Hidden widths of the mlp, such as 512 or 256,128.")] = "512",
-    algorithm: Annotated[str, typer.Option(help="Inference: vogn, noisy-adam, bbb, ivon or map.")] = DEFAULT.algorithm,
+    algorithm: Annotated[
+        str, typer.Option(help="Inference: vogn, noisy-adam, bbb, ivon, swag or map.")
+    ] = DEFAULT.algorithm,
     likelihood: Annotated[
         str, typer.Option(help="standard, ibp (certifiable) or pgd (adversarial training).")
     ] = DEFAULT.likelihood,
@@ -50,7 +52,9 @@ def train_command(
     seed: Annotated[int, typer.Option(help="Seed of network, data order and inference.")] = DEFAULT.seed,
     device: DeviceOption = None,
     data_dir: DataDir = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the unfinished run in OUT.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the unfinished run in OUT; other options are not looked at.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the finished run in OUT.")] = False,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 30.0,
     as_json: JsonOption = False,
@@ -63,9 +67,9 @@ def train_command(
     Example: certibayes train --dataset digits --likelihood ibp --eps 0.1 --temperature 0.001 --epochs 40 --out runs/a
     """
     with told_plainly():
-        if resume and (out / CHECKPOINT).exists():
-            spec = TrainSpec.from_json(read_record(out)["spec"])
-        else:
+        # A resumed run keeps the settings it was started with; train() raises if there is nothing to resume.
+        spec = started_spec(out) if resume else None
+        if spec is None:
             spec = TrainSpec(
                 dataset=dataset, architecture=architecture, hidden=_widths(hidden), algorithm=algorithm,
                 likelihood=likelihood, eps=eps, lam=lam, margins=margins, ramp=ramp, noise_std=noise_std, lr=lr,
@@ -81,9 +85,11 @@ def train_command(
         if as_json:
             print_json({"out": str(out), "spec": spec.to_json(), **final})
         else:
-            console.print(f"posterior in [bold]{out}[/bold], final loss {final['loss']:.4f}", highlight=False)
+            console.print(
+                f"posterior in [bold]{escape(str(out))}[/bold], final loss {final['loss']:.4f}", highlight=False
+            )
             if posterior.task == "classification":
-                console.print(f"next: certibayes certify {out} --eps {spec.eps:g}", highlight=False)
+                console.print(f"next: certibayes certify {escape(str(out))} --eps {spec.eps:g}", highlight=False)
 
 
 def _widths(text: str) -> tuple[int, ...]:

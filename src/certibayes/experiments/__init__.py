@@ -2,7 +2,7 @@
 
 from certibayes.experiments.demo import DemoResult, run_demo
 from certibayes.experiments.evaluate import Evaluation, evaluate
-from certibayes.experiments.run import add_figures, load_run, read_record, train
+from certibayes.experiments.run import add_figures, load_run, read_record, started_spec, train
 from certibayes.experiments.spec import ALGORITHMS, LIKELIHOODS, TrainSpec
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "load_run",
     "read_record",
     "run_demo",
+    "started_spec",
     "train",
 ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from certibayes import data
-from certibayes.errors import RunExists
+from certibayes.errors import Interrupted, RunExists
 from certibayes.experiments.evaluate import Evaluation, evaluate
 from certibayes.experiments.figures import demo_figure
 from certibayes.experiments.report import write_demo_report
@@ -82,7 +82,10 @@ def run_demo(
     evaluations = {}
     for name, spec in specs.items():
         stage(f"{name}: training")
-        posterior = train(spec, out / name, overwrite=True, progress=progress)
+        try:
+            posterior = train(spec, out / name, overwrite=True, progress=progress)
+        except Interrupted:
+            raise Interrupted("the demo was stopped; the next one starts afresh.") from None
         predictor = posterior.predictor(SAMPLES, seed=1)
 
         def step(what: str, name: str = name) -> None:
@@ -92,6 +95,6 @@ def run_demo(
     stage("drawing")
     result = DemoResult(evaluations, specs, out)
     write_atomically(out / "results.json", (json.dumps(result.summary(), indent=2) + "\n").encode())
-    demo_figure(evaluations, x, EPS, out / "figure.png")
+    demo_figure(evaluations, x, EPS, robust.temperature, out / "figure.png")
     write_demo_report(result.summary(), evaluations, specs, out)
     return result

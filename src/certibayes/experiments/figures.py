@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from certibayes.experiments.evaluate import Evaluation
+from certibayes.posteriors.storage import write_atomically
 
 CERTIFIED, OPEN, BROKEN, INK, FAINT = "#1a7f5a", "#d99a1c", "#c0392b", "#1f2933", "#8a94a0"
 ROWS, COLUMNS = 2, 8
@@ -19,8 +21,9 @@ ROWS, COLUMNS = 2, 8
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG."""
     FigureCanvasAgg(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    content = io.BytesIO()
+    figure.savefig(content, dpi=150, format="png")
+    write_atomically(path, content.getvalue())
 
 
 def robustness_bars(axes: Axes, summaries: dict[str, dict[str, float]]) -> None:
@@ -38,7 +41,8 @@ def robustness_bars(axes: Axes, summaries: dict[str, dict[str, float]]) -> None:
             (position, certified / 2 if inside else certified + 8),
             ha="center", va="center", color="white" if inside else CERTIFIED, fontsize=11, fontweight="bold",
         )  # fmt: skip
-    axes.set_xticks(range(len(summaries)), [f"{name} likelihood" for name in summaries])
+    labels = [f"{name} likelihood\nmutual inf. {f['mutual_information']:.4f}" for name, f in summaries.items()]
+    axes.set_xticks(range(len(summaries)), labels)
     axes.set_ylim(0, 110)
     axes.set_xlim(-0.6, len(summaries) - 0.4)
     axes.set_ylabel("% of test digits")
@@ -68,7 +72,7 @@ def certificate_grid(cells: list[Axes], evaluation: Evaluation, x: Tensor) -> No
         cell.set_xlabel(words, color=colour, fontsize=9, fontweight="bold", labelpad=2)
 
 
-def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, path: Path) -> None:
+def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, temperature: float, path: Path) -> None:
     """Draw the demo's figure: bars on the left, the first test images with their certificates on the right."""
     figure = Figure(figsize=(13, 6.2), layout="constrained", facecolor="white")
     left, right = figure.subfigures(1, 2, width_ratios=[1, 2], squeeze=False)[0]
@@ -77,7 +81,7 @@ def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, path:
     axes.set_xlabel(
         "green: proved for every such change\nred: changed by an attack (shown)\namber: neither", color=FAINT
     )
-    axes.set_title(f"Every change of up to ±{eps:g} per pixel", fontsize=11, color=INK)
+    axes.set_title(f"Every change of up to ±{eps:g} per pixel; temperature {temperature:g}", fontsize=11, color=INK)
     grids = right.subfigures(len(evaluations), 1, squeeze=False)[:, 0]
     for grid, (name, evaluation) in zip(grids, evaluations.items(), strict=True):
         cells = grid.subplots(ROWS, COLUMNS, squeeze=False)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from certibayes import data
-from certibayes.errors import CorruptFile, RunExists
+from certibayes.data.layout import get_command
+from certibayes.errors import CorruptFile, MissingData, RunExists
 from certibayes.experiments.spec import TrainSpec
 from certibayes.inference import fit
 from certibayes.inference.checkpoint import FILE_NAME as CHECKPOINT
@@ -21,6 +22,7 @@ from certibayes.posteriors import FILE_NAME, Posterior, load, versions
 from certibayes.posteriors.storage import write_atomically
 
 RECORD = "run.json"
+STARTED = "started.json"
 
 
 def train(
@@ -41,14 +43,14 @@ def train(
         RunExists: ``out`` already holds a run. A finished one is only replaced with ``overwrite``; an unfinished one
             only continued with ``resume``.
     """
-    if out is not None and (out / FILE_NAME).exists() and not overwrite:
-        raise RunExists(f"{out} already holds a finished run. Choose another directory or pass --overwrite.")
     dataset = data.load(spec.dataset, data_dir)
+    if len(dataset.train.inputs) == 0:
+        raise MissingData(
+            f"the training images of {spec.dataset} are missing. Get them with: "
+            f"{get_command(spec.dataset, data.data_directory(data_dir))}"
+        )
     if out is not None:
-        if overwrite and not resume:
-            (out / CHECKPOINT).unlink(missing_ok=True)
-        if not (out / CHECKPOINT).exists():
-            _write_record(out, {"spec": spec.to_json(), "versions": versions()})
+        _prepare(out, spec, resume, overwrite)
     posterior = fit(
         spec.network(dataset),
         dataset.train,
@@ -71,19 +73,43 @@ def train(
     posterior.metadata["dataset"] = spec.dataset
     if out is not None:
         posterior.save(out, overwrite=True)
+        _write_record(out / RECORD, {"spec": spec.to_json(), "versions": versions()})
         (out / CHECKPOINT).unlink(missing_ok=True)
+        (out / STARTED).unlink()
     return posterior
+
+
+def started_spec(out: Path) -> TrainSpec | None:
+    """Return the settings of the unfinished run in ``out``, or None if there is none."""
+    return TrainSpec.from_json(read_record(out)["spec"]) if (out / STARTED).exists() else None
+
+
+def _prepare(out: Path, spec: TrainSpec, resume: bool, overwrite: bool) -> None:
+    """Make the directory this run's own, or raise. A finished run stays as it is until the new posterior is there."""
+    started, finished = started_spec(out), (out / FILE_NAME).exists()
+    if resume:
+        if started is None:
+            raise FileNotFoundError(
+                f"there is no unfinished run in {out} to go on with"
+                + (" (it is finished)." if finished else ". Leave out --resume to start one.")
+            )
+        return
+    if started is not None and not overwrite:
+        raise RunExists(f"{out} holds an unfinished run. Go on with it (--resume), or replace it (--overwrite).")
+    if finished and not overwrite:
+        raise RunExists(f"{out} already holds a finished run. Choose another directory or pass --overwrite.")
+    (out / CHECKPOINT).unlink(missing_ok=True)
+    _write_record(out / STARTED, {"spec": spec.to_json(), "versions": versions()})
 
 
 def add_figures(out: Path, name: str, figures: dict[str, Any]) -> None:
     """Write figures under ``name`` into the run's record."""
-    record = read_record(out) if (out / RECORD).exists() else {}
-    _write_record(out, {**record, name: figures})
+    _write_record(out / RECORD, {**read_record(out), name: figures})
 
 
 def read_record(out: Path) -> dict[str, Any]:
-    """Read the record of a run."""
-    path = out / RECORD
+    """Read the record of a run, finished or just started."""
+    path = out / (STARTED if (out / STARTED).exists() else RECORD)
     try:
         record = json.loads(path.read_text())
     except FileNotFoundError:
@@ -97,10 +123,10 @@ def read_record(out: Path) -> dict[str, Any]:
 
 def load_run(out: Path) -> Posterior:
     """Load the posterior of a finished run."""
-    if not (out / FILE_NAME).exists() and (out / CHECKPOINT).exists():
+    if not (out / FILE_NAME).exists() and (out / STARTED).exists():
         raise FileNotFoundError(f"the run in {out} is not finished. Go on with: certibayes train --out {out} --resume")
     return load(out)
 
 
-def _write_record(out: Path, record: dict[str, Any]) -> None:
-    write_atomically(out / RECORD, (json.dumps(record, indent=2) + "\n").encode())
+def _write_record(path: Path, record: dict[str, Any]) -> None:
+    write_atomically(path, (json.dumps(record, indent=2) + "\n").encode())

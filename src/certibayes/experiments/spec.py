@@ -8,11 +8,20 @@ from typing import Any
 
 from torch import nn
 
+from certibayes.bounds.checks import require_radius
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
-from certibayes.inference import BBB, IVON, MAP, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule
-from certibayes.likelihoods import IBP, PGD, Categorical, Likelihood, LinearRamp, RobustCategorical, RobustGaussian
-from certibayes.likelihoods.radius import INFLATION, TwoPoint
+from certibayes.inference import BBB, IVON, MAP, SWAG, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule
+from certibayes.likelihoods import (
+    IBP,
+    PGD,
+    Categorical,
+    Likelihood,
+    LinearRamp,
+    RobustCategorical,
+    RobustGaussian,
+    TwoPoint,
+)
 from certibayes.networks import build
 
 ALGORITHMS: dict[str, Callable[..., Algorithm[Any]]] = {
@@ -21,6 +30,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm[Any]]] = {
     "noisy-adam": NoisyAdam,
     "bbb": BBB,
     "ivon": IVON,
+    "swag": SWAG,
 }
 LIKELIHOODS = ("standard", "ibp", "pgd")
 
@@ -76,6 +86,9 @@ class TrainSpec:
             raise InvalidInput(f"there is no algorithm {self.algorithm!r}; known are {', '.join(ALGORITHMS)}.")
         if self.likelihood not in LIKELIHOODS:
             raise InvalidInput(f"there is no likelihood {self.likelihood!r}; known are {', '.join(LIKELIHOODS)}.")
+        require_radius(self.eps)
+        if not 0.0 <= self.ramp <= 1.0:
+            raise InvalidInput(f"ramp is a fraction of training, got {self.ramp}.")
 
     def to_json(self) -> dict[str, Any]:
         """Return all settings as plain values."""
@@ -106,7 +119,7 @@ class TrainSpec:
     def make_likelihood(self, data: DataSet) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise."""
         robust = self.likelihood != "standard"
-        radius = TwoPoint(INFLATION * self.eps if robust else 0.0, self.lam)
+        radius = TwoPoint.for_radius(self.eps if robust else 0.0, self.lam)
         adversary = PGD() if self.likelihood == "pgd" else IBP(self.margins)
         ramp = LinearRamp(0.0, self.ramp) if self.ramp > 0 else None
         if not data.classes:

@@ -8,6 +8,7 @@ from certibayes.inference.map import MAP
 from certibayes.inference.noisy_adam import NoisyAdam
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
+from certibayes.inference.swag import SWAG
 from certibayes.inference.target import Target
 from certibayes.inference.vogn import VOGN
 
@@ -15,6 +16,7 @@ __all__ = [
     "BBB",
     "IVON",
     "MAP",
+    "SWAG",
     "VOGN",
     "Algorithm",
     "GaussianPrior",

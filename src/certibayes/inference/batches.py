@@ -104,9 +104,9 @@ class TensorSource(BatchSource):
 class LoaderSource(BatchSource):
     """A DataLoader, with its own sampler, workers and augmentation.
 
-    Its randomness comes from torch's global generator and from generators of its own; all are set from (seed, epoch)
-    while a batch is fetched, and the global one is given back as it was. So an epoch can be repeated, and
-    resumed by skipping.
+    What it draws from torch's global generator and from torch generators of its own is set from (seed, epoch) while a
+    batch is fetched, and the global one is given back as it was. So an epoch can be repeated, and resumed by skipping;
+    augmentation that draws from numpy or from Python's random module is not reproduced.
     """
 
     def __init__(self, loader: DataLoader[Any], placement: Placement):
@@ -142,6 +142,10 @@ class LoaderSource(BatchSource):
     def example(self) -> Batch:
         """See the base class."""
         return next(self.epoch(0))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """See the base class: of the first batch."""
+        return {**super().fingerprint(), "sha256": digest_of(self.example())}
 
     def inputs(self, count: int) -> Tensor:
         """See the base class."""
@@ -179,9 +183,12 @@ def split_off(train: Data, fraction: float, seed: int) -> tuple[Data, Batch]:
     """Hold out a random ``fraction`` of tensors in memory for validation."""
     if isinstance(train, TensorDataset):
         train = Batch(*train.tensors)
-    if not (isinstance(train, tuple) and 0.0 < fraction < 1.0):
+    if not 0.0 < fraction < 1.0:
+        raise InvalidInput(f"validation is a fraction between 0 and 1, or a pair (inputs, targets); got {fraction}.")
+    if not isinstance(train, tuple):
         raise InvalidInput(
-            "validation is a fraction between 0 and 1 of training tensors, or a pair (inputs, targets) of its own."
+            "a fraction can be held out of tensors and TensorDatasets alone; for a Dataset or DataLoader pass a pair "
+            "(inputs, targets) as validation."
         )
     inputs, targets = train
     if len(inputs) != len(targets):

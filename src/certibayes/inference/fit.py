@@ -120,6 +120,7 @@ def fit(
     if held is not None:
         held = placement.place(*held, "validation")
         require_finite(held.inputs, "the validation inputs")
+        require_finite(held.targets, "the validation targets")
         network.graph.require_input(held.inputs, "the validation inputs")
         likelihood.validate(network.graph, held)
     where = placement.device
@@ -131,6 +132,8 @@ def fit(
         prior.precisions(network.graph, params),
         source.size,
         temperature,
+        source.steps,
+        epochs * source.steps,
     )
     settings = {
         **algorithm.describe(),
@@ -146,7 +149,7 @@ def fit(
         "validation": None if held is None else digest_of(held),
         "task": "regression" if example.targets.is_floating_point() else "classification",
     }
-    run = _Run(algorithm, target, source, held, schedule, epochs, seed, settings, tuple(callbacks))
+    run = _Run(algorithm, target, source, held, schedule, epochs, seed, settings, tuple(callbacks), where)
     run.directory = None if checkpoint is None else Path(checkpoint)
     run.checkpoint_every = checkpoint_every
     return run.go(params, resume, progress)
@@ -165,18 +168,18 @@ class _Run:
     seed: int
     settings: dict[str, Any]
     callbacks: tuple[Callback, ...]
+    device: torch.device
     directory: Path | None = None
     checkpoint_every: float = 60.0
 
     def __post_init__(self) -> None:
-        device = self.source.example().inputs.device
-        self.total = self.epochs * self.source.steps
+        self.total = self.target.total_steps
         # As JSON gives them back (lists for tuples), so that they compare equal to what a file holds.
         self.settings = json.loads(json.dumps(self.settings))
         self.identity = json.loads(json.dumps({**self.settings, "graph": self.target.graph.to_json()}))
         self.generators = {
             "likelihood": torch.Generator().manual_seed(derived_seed(self.seed, "likelihood")),
-            "algorithm": torch.Generator(device).manual_seed(derived_seed(self.seed, "algorithm")),
+            "algorithm": torch.Generator(self.device).manual_seed(derived_seed(self.seed, "algorithm")),
         }
         self.done = checkpoints.Progress()
         self.losses: list[Tensor] = []
@@ -185,7 +188,7 @@ class _Run:
     def go(self, params: dict[str, Tensor], resume: bool, shown: bool) -> Posterior:
         """Run to the end and return the posterior."""
         self.state = self.algorithm.init(self.target, params)
-        if self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists():
+        if self._has_checkpoint():
             self._restore(resume)
         elif has_statistics(self.target.graph):
             self._refresh()
@@ -203,6 +206,10 @@ class _Run:
         started = time.monotonic()
         epoch, first = divmod(self.done.step, self.source.steps)
         for batch in self.source.epoch(derived_seed(self.seed, "epoch", epoch), skip=first):
+            if epoch == 0 and self.source.data is None:
+                # Data in memory were checked as a whole; what a loader yields is seen here for the first time.
+                require_finite(batch.inputs, "the training inputs")
+                self.target.likelihood.validate(self.target.graph, batch)
             self._step(batch)
             if len(self.losses) == FINITE_EVERY:
                 self._drain(display)
@@ -242,6 +249,9 @@ class _Run:
         self.done.step += 1
         self.losses.append(info["loss"])
 
+    def _has_checkpoint(self) -> bool:
+        return self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists()
+
     def _restore(self, resume: bool) -> None:
         assert self.directory is not None
         if not resume:
@@ -264,7 +274,7 @@ class _Run:
         return Diverged(
             f"training left the finite numbers by step {self.done.step}. Lower the learning rate, ramp the radius over "
             "more of the training, or narrow the prior."
-            + (f" The last checkpoint in {self.directory} is still good." if self.directory else "")
+            + (f" The last checkpoint in {self.directory} is still good." if self._has_checkpoint() else "")
         )
 
     def _save(self) -> None:

@@ -25,6 +25,8 @@ class Target:
         precision: 1 / prior variance for every parameter, 0-d tensors.
         data_size: number N of training examples.
         temperature: T; 1 is Bayes' rule, below 1 the posterior is colder and narrower.
+        epoch_steps: steps in one pass over the data, for methods that act once an epoch.
+        total_steps: steps in the whole training.
     """
 
     graph: Graph
@@ -33,6 +35,8 @@ class Target:
     precision: dict[str, Tensor]
     data_size: int
     temperature: float = 1.0
+    epoch_steps: int = 1
+    total_steps: int = 1
 
     def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
         """Return log p(y | x, w) for each example, (B,)."""

@@ -8,6 +8,7 @@ run inside ``direct_sums``, which switches those off and restores the caller's s
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -25,13 +26,33 @@ _BACKENDS = tuple(
 )
 
 
-@contextmanager
-def direct_sums() -> Iterator[None]:
-    """Run the block without TF32, reduced-precision products, autocast, NNPACK or cuDNN convolutions."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.autocast("cpu", enabled=False))
+class _GlobalSettings:
+    """Torch's process-wide settings: put in place by the first block that needs them, restored by the last to leave.
+
+    Blocks may nest and may run in several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.depth = 0
+        self.undo = ExitStack()
+
+    def enter(self) -> None:
+        with self.lock:
+            if self.depth == 0:
+                self.undo = self._apply()
+            self.depth += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.depth -= 1
+            if self.depth == 0:
+                self.undo.close()
+
+    @staticmethod
+    def _apply() -> ExitStack:
+        stack = ExitStack()
         if torch.cuda.is_available():
-            stack.enter_context(torch.autocast("cuda", enabled=False))
             # cuDNN may pick Winograd or FFT; without it torch multiplies patches by the kernel directly.
             stack.enter_context(torch.backends.cudnn.flags(enabled=False, allow_tf32=False))
         stack.enter_context(torch.backends.nnpack.flags(enabled=False))
@@ -44,4 +65,20 @@ def direct_sums() -> Iterator[None]:
             torch.set_float32_matmul_precision("highest")
         for backend in _BACKENDS:
             backend.fp32_precision = "ieee"
+        return stack
+
+
+_settings = _GlobalSettings()
+
+
+@contextmanager
+def direct_sums() -> Iterator[None]:
+    """Run the block without TF32, reduced-precision products, autocast, NNPACK or cuDNN convolutions."""
+    with ExitStack() as stack:
+        # Autocast belongs to the thread, the rest to the process.
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        if torch.cuda.is_available():
+            stack.enter_context(torch.autocast("cuda", enabled=False))
+        _settings.enter()
+        stack.callback(_settings.leave)
         yield

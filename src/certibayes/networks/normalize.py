@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from certibayes.errors import InvalidInput
 from certibayes.networks.operations import Normalize as NormalizeOperation
 
 
@@ -27,8 +28,8 @@ class Normalize(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.as_tensor(mean, dtype=torch.float32).reshape(-1))
         self.register_buffer("std", torch.as_tensor(std, dtype=torch.float32).reshape(-1))
-        if not bool((self.std > 0).all()):
-            raise ValueError(f"std must be positive, got {std}")
+        if not bool((self.std > 0).all() & torch.isfinite(self.std).all() & torch.isfinite(self.mean).all()):
+            raise InvalidInput(f"mean must be finite and std positive, got {mean} and {std}.")
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise a batch (B, C, ...)."""

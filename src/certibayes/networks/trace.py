@@ -52,13 +52,13 @@ class _Recorder(fx.Interpreter):
         for source in n.all_input_nodes:
             # Views share their version with what they were made from, so this sees through every kind of alias.
             value = self.values[source]
-            if isinstance(value, Tensor) and value._version != self.versions[source]:
+            if source in self.versions and value._version != self.versions[source]:
                 raise UnsupportedLayer(
                     f"{n.name} reads {source.name} after it was changed in place. Use the out-of-place form "
                     "(inplace=False, x = x + y)."
                 )
         value = self.values[n] = super().run_node(n)
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and not value.is_inference():
             self.versions[n] = value._version
         return value
 
@@ -95,13 +95,15 @@ def trace(module: nn.Module, example: Tensor | None = None) -> Network:
     Raises:
         UnsupportedLayer: a layer has no entry; the message names it and says how to add one.
     """
-    example = _example(module, example)
-    original = copy.deepcopy(module).eval().requires_grad_(False)
-    traced = symbolic_trace(original)
-    graph, buffers = _lower(traced, original, example)
-    params = {name: p.detach().clone() for name, p in original.named_parameters()}
-    network = Network(graph, params, buffers)
-    _check(network, original, example)
+    # Outside inference mode, in which tensors have no version counter to tell changes in place by.
+    with torch.inference_mode(False), torch.no_grad():
+        example = _example(module, example)
+        original = copy.deepcopy(module).eval().requires_grad_(False)
+        traced = symbolic_trace(original)
+        graph, buffers = _lower(traced, original, example)
+        params = {name: p.detach().clone() for name, p in original.named_parameters()}
+        network = Network(graph, params, buffers)
+        _check(network, original, example)
     return network
 
 
@@ -134,6 +136,13 @@ def unknown_calls(traced: fx.GraphModule) -> list[str]:
         ):
             unknown.append(getattr(node.target, "__name__", str(node.target)))
     return unknown
+
+
+def module_operations(traced: fx.GraphModule) -> list[operations.Operation]:
+    """Lower every module of ``traced`` on its own; a setting that is not supported raises."""
+    leaves = [traced.get_submodule(str(call.target)) for call in traced.graph.nodes if call.op == "call_module"]
+    lowered = [lowering.modules[type(leaf)](leaf)[0] for leaf in leaves]
+    return [operation for operation in lowered if operation is not None]
 
 
 def unsupported(names: list[str]) -> UnsupportedLayer:
@@ -285,10 +294,14 @@ def _values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
     for node, value in two.items():
         if not isinstance(value, Tensor) or node.op == "get_attr":
             continue
-        if value.dim() < 1 or (value.shape[0], three[node].shape[0]) != (2, 3):
+        if (
+            value.dim() < 1
+            or (value.shape[0], three[node].shape[0]) != (2, 3)
+            or value.shape[1:] != three[node].shape[1:]
+        ):
             raise UnsupportedLayer(
-                f"{node.name} does not keep the batch as its first dimension: for 2 inputs its shape is "
-                f"{tuple(value.shape)}."
+                f"{node.name} does not keep the batch as its first dimension alone: for 2 inputs its shape is "
+                f"{tuple(value.shape)}, for 3 it is {tuple(three[node].shape)}."
             )
     return two
 
@@ -310,9 +323,16 @@ def _output_of(traced: fx.GraphModule) -> Any:
 
 
 def _check(network: Network, original: nn.Module, example: Tensor) -> None:
-    with torch.no_grad():
-        expected = original(example)
-        found = network.graph.evaluate({**network.params, **network.buffers}, example)
+    """Compare graph and module on a few different inputs, and a batch with its examples one by one."""
+    rows = torch.cat([example, example.flip(-1), 0.5 * example])
+    expected = original(rows.clone())
+    alone = torch.cat([original(row[None].clone()) for row in rows])
+    found = network.graph.evaluate({**network.params, **network.buffers}, rows)
+    if not torch.allclose(expected, alone, rtol=1e-4, atol=1e-5):
+        raise UnsupportedLayer(
+            f"{type(original).__name__} mixes the examples of a batch: an input's output depends on the inputs beside "
+            "it, so nothing can be proved about one input."
+        )
     if not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
         raise UnsupportedLayer(
             f"the traced graph of {type(original).__name__} does not compute what the module computes "

@@ -3,6 +3,7 @@
 from certibayes.posteriors.posterior import (
     FILE_NAME,
     DiagonalGaussian,
+    LowRankGaussian,
     Point,
     Posterior,
     Samples,
@@ -10,4 +11,4 @@ from certibayes.posteriors.posterior import (
     versions,
 )
 
-__all__ = ["FILE_NAME", "DiagonalGaussian", "Point", "Posterior", "Samples", "load", "versions"]
+__all__ = ["FILE_NAME", "DiagonalGaussian", "LowRankGaussian", "Point", "Posterior", "Samples", "load", "versions"]

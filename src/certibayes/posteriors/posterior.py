@@ -261,6 +261,51 @@ class DiagonalGaussian(Posterior):
         return cls(network, mean, std, metadata=metadata)
 
 
+class LowRankGaussian(DiagonalGaussian):
+    """A Gaussian with a diagonal and a low-rank part: w = mean + std * ε + sum_k factors_k ξ_k, with ε, ξ ~ N(0, 1).
+
+    Args:
+        net: the network.
+        mean: by name.
+        std: of the diagonal part, by name.
+        factors: by name, each (K, ...): columns of a factor of the low-rank covariance.
+        input_shape: see ``Posterior``.
+        metadata: see ``Posterior``.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        mean: Params,
+        std: Params,
+        factors: Params,
+        input_shape: Sequence[int] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(net, mean, std, input_shape, metadata)
+        require_parameters(self.network, factors, "factors", stacked=True)
+        self.factors = {name: factors[name].detach().clone() for name in self.graph.parameters}
+
+    def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw the diagonal part, and one ξ for each factor and sample, shared by all parameters."""
+        drawn = super().sample(samples, generator)
+        rank = count(self.factors)
+        shared = torch.randn((samples, rank), generator=generator, dtype=torch.float64)
+        for name, factor in self.factors.items():
+            drawn[name] = drawn[name] + torch.tensordot(shared.to(factor), factor, dims=1)
+        return drawn
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See the base class."""
+        return {**super().tensors(), **{f"factors:{name}": tensor for name, tensor in self.factors.items()}}
+
+    @classmethod
+    def from_tensors(cls, network: Network, tensors: dict[str, Tensor], metadata: Mapping[str, Any]) -> Self:
+        """See the base class."""
+        mean, std = _named("mean", network.graph, tensors), _named("std", network.graph, tensors)
+        return cls(network, mean, std, _named("factors", network.graph, tensors), metadata=metadata)
+
+
 class Samples(Posterior):
     """A finite set of weight samples, such as a Markov chain or an ensemble.
 
@@ -302,7 +347,9 @@ class Samples(Posterior):
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Pick ``samples`` different ones; all of them, in order, if that many are held."""
         if samples > len(self):
-            raise InvalidInput(f"{samples} samples were asked for, but this posterior holds {len(self)}.")
+            raise InvalidInput(
+                f"{samples} samples were asked for, but this posterior holds {len(self)}; ask for that many or fewer."
+            )
         if samples == len(self):
             return self._with_buffers(dict(self.stacked))
         chosen = torch.randperm(len(self), generator=generator)[:samples].sort().values

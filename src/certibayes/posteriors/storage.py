@@ -26,15 +26,18 @@ FORMAT = 1
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a file so that its name never stands for anything but a complete old or a complete new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    # A name of its own for each process, so that two writers cannot mix their bytes.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
     except OSError as error:
-        partial.unlink(missing_ok=True)
         kept = f" The earlier {path.name} is unchanged." if path.exists() else ""
         raise OSError(error.errno, f"{path} could not be written ({error.strerror}).{kept}") from error
 

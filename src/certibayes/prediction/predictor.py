@@ -18,8 +18,9 @@ class Predictor(nn.Module):
     """The posterior predictive of N fixed weight samples (Eqn 1 of the paper).
 
     ``forward`` returns log( 1/N sum_i softmax(f^{w_i}(x)) ), so it serves any tool that expects logits: their softmax
-    is the predictive distribution. Logits are computed in the samples' precision by direct sums; the softmax
-    and the mean run in float64, so that their rounding is negligible, and the result is rounded once.
+    is the predictive distribution up to rounding; ``probabilities`` gives that distribution itself. Logits are computed
+    in the samples' precision by direct sums; the softmax and the mean run in float64, so that their rounding is
+    negligible, and the result is rounded once.
 
     Args:
         graph: the network.
@@ -32,7 +33,7 @@ class Predictor(nn.Module):
         super().__init__()
         self.graph = graph
         self.names = tuple(samples)
-        self._digest: tuple[object, str] | None = None
+        self._digest: tuple[tuple[Tensor, ...], tuple[int, ...], str] | None = None
         for index, name in enumerate(self.names):
             tensor = samples[name].detach().clone()
             if not bool(torch.isfinite(tensor).all()) or float(tensor.abs().max()) > LARGEST:
@@ -70,15 +71,27 @@ class Predictor(nn.Module):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of graph and samples: what a certificate refers to. Computed again whenever a sample was changed."""
-        state = tuple((tensor.data_ptr(), tensor._version) for tensor in self.samples.values())
-        if self._digest is None or self._digest[0] != state:
-            sha = hashlib.sha256(json.dumps(self.graph.to_json(), sort_keys=True).encode())
-            for name, tensor in sorted(self.samples.items()):
-                sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-                sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
-            self._digest = (state, sha.hexdigest())
-        return self._digest[1]
+        """SHA-256 of graph and samples: what a certificate refers to.
+
+        Computed again when a sample was replaced or changed in place; changes made through ``tensor.data`` leave no
+        trace in torch and are not seen.
+        """
+        tensors = tuple(tensor for _, tensor in sorted(self.samples.items()))
+        if any(tensor.is_inference() for tensor in tensors):
+            return self._hash()
+        versions = tuple(tensor._version for tensor in tensors)
+        known = self._digest
+        # The tensors themselves are kept, so that none can be freed and another take its place unnoticed.
+        if known is None or known[1] != versions or any(a is not b for a, b in zip(known[0], tensors, strict=True)):
+            known = self._digest = (tensors, versions, self._hash())
+        return known[2]
+
+    def _hash(self) -> str:
+        sha = hashlib.sha256(json.dumps(self.graph.to_json(), sort_keys=True).encode())
+        for name, tensor in sorted(self.samples.items()):
+            sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+            sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return sha.hexdigest()
 
     def sample_outputs(self, x: Tensor) -> Tensor:
         """Return the outputs of every network, (N, B, outputs)."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from certibayes.bounds.checks import require_floats
+from certibayes.bounds.checks import require_count, require_floats
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 
@@ -49,6 +49,7 @@ def uncertainty(predictor: Predictor, x: Tensor, batch_size: int = 500) -> Uncer
     """Measure the uncertainty of a predictor at inputs ``x`` (B, ...)."""
     if predictor.task != "classification":
         raise InvalidInput("entropies are of class probabilities; this predictor does regression.")
+    require_count(batch_size, "batch_size")
     require_floats(x, "the inputs")
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     for part in x.split(batch_size):

@@ -52,7 +52,7 @@ def normalize_interval(operation: ops.Normalize, weights: Weights, boxes: tuple[
     if rounding.outward:
         mean = _per_channel(weights["mean"].abs(), box.centre)
         spread = spread + mean * rounding.widening(TERMS) + rounding.underflow
-    radius = spread / _per_channel(weights["std"], box.centre)
+    radius = spread / _per_channel(weights["std"].abs(), box.centre)
     return Box(operation.evaluate(weights, box.centre), radius)
 
 
@@ -72,13 +72,15 @@ def shift_interval(operation: ops.Shift, weights: Weights, boxes: tuple[Box, ...
     radius = rounding.spread(boxes[0], TERMS)
     if rounding.outward:
         # |offset| <= |x| + |x + offset|, which saves looking at where the offset came from.
-        radius = radius + (boxes[0].centre.abs() + centre.abs()) * rounding.widening(TERMS)
+        radius = radius + (boxes[0].centre.abs() + centre.abs()) * rounding.widening(TERMS) + rounding.underflow
     return Box(centre, radius.expand_as(centre))
 
 
 def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound the sum or difference of two nodes: radii add up."""
     radius = rounding.spread(boxes[0], TERMS) + rounding.spread(boxes[1], TERMS)
+    if rounding.outward:
+        radius = radius + rounding.underflow
     return Box(operation.evaluate(weights, boxes[0].centre, boxes[1].centre), radius)
 
 

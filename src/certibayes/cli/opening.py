@@ -15,7 +15,7 @@ from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
 
 
-class TestCase(NamedTuple):
+class OpenedRun(NamedTuple):
     """A predictor and the points to judge it on."""
 
     posterior: Posterior
@@ -30,11 +30,11 @@ def open_run(
     run: Path,
     dataset: str | None,
     data_dir: Path | None,
-    samples: int,
+    samples: int | None,
     seed: int,
     limit: int | None,
     device: str | None,
-) -> TestCase:
+) -> OpenedRun:
     """Load a run, draw its predictor and load the test data."""
     posterior = load_run(run)
     name = dataset or posterior.metadata.get("dataset")
@@ -45,4 +45,4 @@ def open_run(
         raise InvalidInput(f"--limit must be at least 1, got {limit}.")
     predictor = posterior.predictor(samples, seed=seed, device=device)
     x, y = loaded.test.inputs[:limit].to(predictor.device), loaded.test.targets[:limit].to(predictor.device)
-    return TestCase(posterior, predictor, x, y, loaded.domain, name)
+    return OpenedRun(posterior, predictor, x, y, loaded.domain, name)

@@ -1,0 +1,119 @@
+"""SWAG: stochastic weight averaging, Gaussian (Maddox et al., 2019).
+
+Gradient descent with momentum at a constant rate; from a fraction ``start`` of training on, the iterate at the end of
+every epoch enters running moments and, as one of the last K, a matrix of deviations D from the running mean:
+
+    q(w) = N( m, ½ diag(s²) + D Dᵀ / (2 (K - 1)) ),        s² = mean of w² - m²,
+
+or N(m, diag(s²)) with K = 0. The temperature T scales the covariance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks import Params
+from certibayes.posteriors import DiagonalGaussian, LowRankGaussian, Posterior
+
+
+class SWAGState(NamedTuple):
+    """State of SWAG; deviations have a leading dimension K, everything but the last three is by parameter."""
+
+    params: dict[str, Tensor]
+    velocity: dict[str, Tensor]
+    mean: dict[str, Tensor]
+    square: dict[str, Tensor]
+    deviations: dict[str, Tensor]
+    collected: Tensor
+    step: Tensor
+    lr: Tensor
+
+
+@dataclass(frozen=True)
+class SWAG(Algorithm[SWAGState]):
+    """Stochastic weight averaging, Gaussian.
+
+    Attributes:
+        lr: learning rate; leave it constant, since the spread of the iterates is the posterior.
+        momentum: of gradient descent.
+        start: fraction of training after which iterates are collected.
+        rank: number K of deviations kept; 0 for a diagonal Gaussian.
+        every: steps between collected iterates; None for one an epoch.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    start: float = 0.5
+    rank: int = 20
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        require_rates(self.lr, (self.momentum, 0.0))
+        if not (0.0 <= self.start < 1.0 and (self.rank == 0 or self.rank > 1)):
+            raise InvalidInput(f"need 0 <= start < 1 and rank 0 or at least 2, got {self.start}, {self.rank}.")
+        if self.every is not None and self.every < 1:
+            raise InvalidInput(f"every must be at least 1, got {self.every}.")
+
+    def init(self, target: Target, params: Params) -> SWAGState:
+        """Start from the network's parameters, with nothing collected."""
+        like = next(iter(params.values()))
+        velocity, mean, square = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3))
+        deviations = {name: p.new_zeros(self.rank, *p.shape) for name, p in params.items()} if self.rank else {}
+        nothing = like.new_zeros(())
+        lr = like.new_full((), self.lr)
+        return SWAGState(dict(params), velocity, mean, square, deviations, nothing, nothing.clone(), lr)
+
+    def update(
+        self, target: Target, state: SWAGState, batch: Batch, noise: Noise, generator: torch.Generator
+    ) -> tuple[SWAGState, Info]:
+        """Make one step of gradient descent and, where one is due, collect the iterate."""
+        loss, gradient = target.mean_loss_and_gradient(state.params, batch, noise)
+        step = state.step + 1
+        params, velocity = {}, {}
+        for name, p in state.params.items():
+            slope = torch.addcmul(gradient[name], p, target.precision[name] / target.data_size)
+            velocity[name] = slope.add_(state.velocity[name], alpha=self.momentum)
+            params[name] = p - state.lr * velocity[name]
+        every = target.epoch_steps if self.every is None else self.every
+        due = (step > self.start * target.total_steps) & (torch.remainder(step, every) == 0)
+        collected = state.collected + due.to(step)
+        share = torch.where(due, 1 / collected.clamp(min=1), torch.zeros_like(step))
+        mean = {name: torch.lerp(m, params[name], share) for name, m in state.mean.items()}
+        square = {name: torch.lerp(s, params[name].square(), share) for name, s in state.square.items()}
+        deviations = {}
+        for name, d in state.deviations.items():
+            # The oldest deviation makes room for the newest.
+            pushed = torch.cat([d[1:], (params[name] - mean[name])[None]])
+            deviations[name] = torch.where(due, pushed, d)
+        new = SWAGState(params, velocity, mean, square, deviations, collected, step, state.lr)
+        return new, {"loss": loss, "collected": collected}
+
+    def point(self, state: SWAGState) -> dict[str, Tensor]:
+        """See the base class: the mean once there is one, the iterate before."""
+        return {name: torch.where(state.collected > 0, m, state.params[name]) for name, m in state.mean.items()}
+
+    def finalise(self, target: Target, state: SWAGState, data: Batch | None) -> Posterior:
+        """Return the Gaussian."""
+        collected = int(state.collected)
+        if collected < 2:
+            raise InvalidInput(
+                f"SWAG collected {collected} iterates, which have no spread. Train for more epochs, start earlier, or "
+                "collect more often (every=...)."
+            )
+        variance = {name: (s - state.mean[name].square()).clamp(min=0) for name, s in state.square.items()}
+        if not self.rank:
+            std = {name: (target.temperature * v).sqrt() for name, v in variance.items()}
+            return DiagonalGaussian(target.network(), state.mean, std)
+        std = {name: (0.5 * target.temperature * v).sqrt() for name, v in variance.items()}
+        kept = min(collected, self.rank)
+        scale = (target.temperature / (2 * (kept - 1))) ** 0.5
+        factors = {name: scale * d[-kept:] for name, d in state.deviations.items()}
+        return LowRankGaussian(target.network(), state.mean, std, factors)
