@@ -99,8 +99,9 @@ it no partial sum of the float program can overflow, in any order."""
 
 def within_range(box: Box) -> Tensor:
     """Tell, as a 0-d tensor, whether a layer's box is not inverted and far from overflow; NaN is not."""
-    largest = (box.centre.abs().amax() <= LARGEST_BOUND) & (box.radius.amax() <= LARGEST_BOUND)
-    return largest & (box.radius.amin() >= 0)
+    # Extremes, not absolute values: nothing is allocated.
+    centre = (box.centre.amin() >= -LARGEST_BOUND) & (box.centre.amax() <= LARGEST_BOUND)
+    return centre & (box.radius.amin() >= 0) & (box.radius.amax() <= LARGEST_BOUND)
 
 
 def outward(dtype: torch.dtype) -> Rounding:

@@ -11,10 +11,10 @@ from torch import Tensor
 from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, interval_bounds, outward_box, within_range
 from certibayes.bounds.checks import require_count, require_domain, require_floats, require_labels, require_radius
 from certibayes.certify.certificate import Certificate
-from certibayes.certify.rules import RULES
-from certibayes.certify.softmax import probability_bounds
+from certibayes.certify.rules import RULES, mean_probability_bounds
 from certibayes.errors import InvalidInput, UnsoundBounds
 from certibayes.networks import Node, direct_sums
+from certibayes.networks.operations import Reshape
 from certibayes.networks.samples import each
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
@@ -79,11 +79,11 @@ def certify(
         else:
             box = ideal_box(part.to(predictor.dtype), eps, domain)
         lower, upper = logit_bounds(predictor, box, rounding)
-        margin = RULES[rule](lower, upper, part_labels.to(lower.device))
+        smallest, largest = mean_probability_bounds(lower, upper)
+        margin = RULES[rule](lower, upper, part_labels.to(lower.device), (smallest, largest))
         proved = margin > 2 * slack
         # In exact arithmetic this is implied; in ideal rounding a tie of the float program might differ.
         certified.append(proved & (part_predicted == part_labels))
-        smallest, largest = (bound.mean(0) for bound in probability_bounds(lower, upper))
         # Probabilities below the smallest normal float lose digits and then vanish.
         lowest.append((smallest * (1 - slack) - vanishing).clamp(min=0.0))
         highest.append((largest * (1 + slack) + vanishing).clamp(max=1.0 + slack))
@@ -125,7 +125,8 @@ def logit_bounds(predictor: Predictor, box: Box, rounding: str = "outward") -> t
         def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
             # An overflow can hide behind a bounded activation, so every layer is looked at.
             nonlocal sound
-            sound = sound & within_range(output)
+            if not isinstance(node.operation, Reshape):
+                sound = sound & within_range(output)
             return output
 
         output = interval_bounds(predictor.graph, params, box, mode, watch)

@@ -13,23 +13,32 @@ from torch import Tensor
 
 from certibayes.certify.softmax import log_sum_of_others, probability_bounds, relative_error
 
-Rule = Callable[[Tensor, Tensor, Tensor], Tensor]
+Means = tuple[Tensor, Tensor]
+"""Lower and upper bounds on the mean probability of every class; a rule takes them where they are known already."""
+
+Rule = Callable[[Tensor, Tensor, Tensor, Means | None], Tensor]
 
 
 def _is_label(labels: Tensor, classes: int) -> Tensor:
     return labels[:, None] == torch.arange(classes, device=labels.device)
 
 
-def theorem1(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
+def mean_probability_bounds(lower: Tensor, upper: Tensor) -> Means:
+    """Bound the mean probability of every class, (B, C) each."""
+    lowest, highest = probability_bounds(lower, upper)
+    return lowest.mean(0), highest.mean(0)
+
+
+def theorem1(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None = None) -> Tensor:
     """Theorem 1 of the paper: the mean lower bound of the label against each rival's mean upper bound."""
-    lowest, highest = (bound.mean(0) for bound in probability_bounds(lower, upper))
+    lowest, highest = mean_probability_bounds(lower, upper) if means is None else means
     is_label = _is_label(labels, lower.shape[-1])
     own = lowest.masked_fill(~is_label, -torch.inf).amax(-1)
     rival = highest.masked_fill(is_label, -torch.inf).amax(-1)
     return own - rival
 
 
-def pairwise(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
+def pairwise(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None = None) -> Tensor:
     """For each rival c, the mean over networks of the smallest softmax_y - softmax_c over the box of logits.
 
     The minimum is at a corner: y at its lower end, c at its upper end, and the other classes where they help the
