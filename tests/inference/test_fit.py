@@ -21,7 +21,6 @@ from .cases import (
     STEPS,
     assert_same_posterior,
     classes,
-    data_for,
     differ,
     fit,
     inputs,
@@ -401,35 +400,3 @@ class TestRefused:
     @pytest.mark.parametrize("settings", [{"batch_size": 0}, {"train": Mapped(0)}], ids=["batch size", "empty"])
     def test_data_sets_are_checked_like_tensors(self, settings):
         self.refuse(**{"train": Mapped(), **settings})
-
-
-class Late(torch.utils.data.Dataset):
-    """Good examples first, a bad one at the end."""
-
-    def __init__(self, inputs, targets):
-        self.inputs, self.targets = inputs, targets
-
-    def __len__(self):
-        return len(self.inputs)
-
-    def __getitem__(self, index):
-        return self.inputs[index], self.targets[index]
-
-
-@pytest.mark.parametrize("what", ["label", "nan", "domain"])
-def test_every_batch_of_a_loader_is_checked(what):
-    x, y = inputs(), classes()
-    if what == "label":
-        y[-1] = 7
-    else:
-        x[-1] = math.nan if what == "nan" else 5.0
-    loader = DataLoader(Late(x, y), batch_size=8)
-    with pytest.raises(InvalidInput, match={"label": "7", "nan": "NaN", "domain": "domain"}[what]):
-        fit(LIKELIHOODS["ibp"], train=loader)
-
-
-def test_validation_targets_are_checked():
-    likelihood = LIKELIHOODS["regression"]
-    x, y = data_for(likelihood)
-    with pytest.raises(InvalidInput, match="validation targets"):
-        fit(likelihood, validation=(x, torch.full_like(y, math.nan)))

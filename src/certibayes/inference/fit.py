@@ -28,7 +28,7 @@ from certibayes.inference.schedule import Schedule
 from certibayes.inference.statistics import EXAMPLES, has_statistics, refresh_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Categorical, Likelihood
-from certibayes.networks import Network, trace
+from certibayes.networks import Graph, Network, trace
 from certibayes.networks.device import find_device
 from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors import Posterior, versions
@@ -107,15 +107,7 @@ def fit(
     require_finite(example.targets, "the training targets")
     network = net if isinstance(net, Network) else trace(net, example.inputs)
     network.graph.require_input(example.inputs, "the training inputs")
-    for node in network.graph.nodes:
-        rules_for(node.operation)
-    used = {name for node in network.graph.nodes for name in node.roles.values()}
-    unused = [name for name in network.graph.parameters if name not in used]
-    if unused:
-        raise UnsupportedLayer(
-            f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot "
-            "reach them. Remove them; for weight normalisation, remove the parametrisation first."
-        )
+    _require_inferable(network.graph)
     likelihood.validate(network.graph, example)
     if held is not None:
         held = placement.place(*held, "validation")
@@ -153,6 +145,19 @@ def fit(
     run.directory = None if checkpoint is None else Path(checkpoint)
     run.checkpoint_every = checkpoint_every
     return run.go(params, resume, progress)
+
+
+def _require_inferable(graph: Graph) -> None:
+    """Raise unless every layer has bounds and every parameter is a weight of some layer."""
+    for node in graph.nodes:
+        rules_for(node.operation)
+    used = {name for node in graph.nodes for name in node.roles.values()}
+    unused = [name for name in graph.parameters if name not in used]
+    if unused:
+        raise UnsupportedLayer(
+            f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot "
+            "reach them. Remove them; for weight normalisation, remove the parametrisation first."
+        )
 
 
 @dataclass

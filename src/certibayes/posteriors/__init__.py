@@ -1,14 +1,17 @@
 """What inference returns: sample, predictor, save, load."""
 
-from certibayes.posteriors.posterior import (
-    FILE_NAME,
-    DiagonalGaussian,
-    LowRankGaussian,
-    Point,
-    Posterior,
-    Samples,
-    load,
-    versions,
-)
+from certibayes.posteriors.gaussian import DiagonalGaussian, LowRankGaussian
+from certibayes.posteriors.point import Point
+from certibayes.posteriors.posterior import FILE_NAME, Posterior, load, versions
+from certibayes.posteriors.samples import Samples
 
-__all__ = ["FILE_NAME", "DiagonalGaussian", "LowRankGaussian", "Point", "Posterior", "Samples", "load", "versions"]
+__all__ = [
+    "FILE_NAME",
+    "DiagonalGaussian",
+    "LowRankGaussian",
+    "Point",
+    "Posterior",
+    "Samples",
+    "load",
+    "versions",
+]

@@ -1,0 +1,109 @@
+"""Gaussian posteriors: independent weights, and with a low-rank part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from certibayes.errors import InvalidInput
+from certibayes.networks import Network, Params
+from certibayes.networks.samples import count
+from certibayes.posteriors.posterior import Posterior, named_tensors, require_parameters
+
+
+class DiagonalGaussian(Posterior):
+    """Independent normal distributions: N(mean, std²) for every parameter.
+
+    Args:
+        net: the network.
+        mean: by name.
+        std: by name; not negative.
+        input_shape: see ``Posterior``.
+        metadata: see ``Posterior``.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        mean: Params,
+        std: Params,
+        input_shape: Sequence[int] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(net, input_shape, metadata)
+        require_parameters(self.network, mean, "mean")
+        require_parameters(self.network, std, "std")
+        for name in self.graph.parameters:
+            if mean[name].shape != std[name].shape:
+                raise InvalidInput(f"mean and std of {name!r} differ in shape.")
+            if not bool((std[name] >= 0).all()):
+                raise InvalidInput(f"the standard deviations of {name!r} are negative or NaN.")
+        self.mean = {name: mean[name].detach().clone() for name in self.graph.parameters}
+        self.std = {name: std[name].detach().clone() for name in self.graph.parameters}
+
+    def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw mean + std * N(0, 1), on the CPU so that a seed means the same everywhere."""
+        drawn = {}
+        for name, mean in self.mean.items():
+            noise = torch.randn((samples, *mean.shape), generator=generator, dtype=mean.dtype)
+            drawn[name] = noise.to(mean.device).mul_(self.std[name]).add_(mean)
+        return self._with_buffers(drawn)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See the base class."""
+        means = {f"mean:{name}": tensor for name, tensor in self.mean.items()}
+        return {**means, **{f"std:{name}": tensor for name, tensor in self.std.items()}}
+
+    @classmethod
+    def from_tensors(cls, network: Network, tensors: dict[str, Tensor], metadata: Mapping[str, Any]) -> Self:
+        """See the base class."""
+        mean, std = named_tensors("mean", network.graph, tensors), named_tensors("std", network.graph, tensors)
+        return cls(network, mean, std, metadata=metadata)
+
+
+class LowRankGaussian(DiagonalGaussian):
+    """A Gaussian with a diagonal and a low-rank part: w = mean + std * ε + sum_k factors_k ξ_k, with ε, ξ ~ N(0, 1).
+
+    Args:
+        net: the network.
+        mean: by name.
+        std: of the diagonal part, by name.
+        factors: by name, each (K, ...): columns of a factor of the low-rank covariance.
+        input_shape: see ``Posterior``.
+        metadata: see ``Posterior``.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        mean: Params,
+        std: Params,
+        factors: Params,
+        input_shape: Sequence[int] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(net, mean, std, input_shape, metadata)
+        require_parameters(self.network, factors, "factors", stacked=True)
+        self.factors = {name: factors[name].detach().clone() for name in self.graph.parameters}
+
+    def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Draw the diagonal part, and one ξ for each factor and sample, shared by all parameters."""
+        drawn = super().sample(samples, generator)
+        rank = count(self.factors)
+        shared = torch.randn((samples, rank), generator=generator, dtype=torch.float64)
+        for name, factor in self.factors.items():
+            drawn[name] = drawn[name] + torch.tensordot(shared.to(factor), factor, dims=1)
+        return drawn
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See the base class."""
+        return {**super().tensors(), **{f"factors:{name}": tensor for name, tensor in self.factors.items()}}
+
+    @classmethod
+    def from_tensors(cls, network: Network, tensors: dict[str, Tensor], metadata: Mapping[str, Any]) -> Self:
+        """See the base class."""
+        mean, std = named_tensors("mean", network.graph, tensors), named_tensors("std", network.graph, tensors)
+        return cls(network, mean, std, named_tensors("factors", network.graph, tensors), metadata=metadata)

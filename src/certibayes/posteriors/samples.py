@@ -1,0 +1,87 @@
+"""A finite set of weight samples as a posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from certibayes.errors import InvalidInput
+from certibayes.networks import Network, Params
+from certibayes.networks.samples import count, pick
+from certibayes.networks.samples import stack as stack_samples
+from certibayes.posteriors.posterior import Posterior, as_network, require_parameters
+from certibayes.prediction import Predictor
+
+
+class Samples(Posterior):
+    """A finite set of weight samples, such as a Markov chain or an ensemble.
+
+    Args:
+        net: the network.
+        stacked: by name, each (S, ...); buffers may be among them.
+        input_shape: see ``Posterior``.
+        metadata: see ``Posterior``.
+    """
+
+    independent = False
+
+    def __init__(
+        self,
+        net: nn.Module | Network,
+        stacked: Params,
+        input_shape: Sequence[int] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(net, input_shape, metadata)
+        require_parameters(self.network, stacked, "stacked", stacked=True)
+        self.stacked = {name: tensor.detach().clone() for name, tensor in stacked.items()}
+
+    @classmethod
+    def from_modules(cls, modules: Sequence[nn.Module], input_shape: Sequence[int] | None = None) -> Self:
+        """Collect networks of one architecture that were trained elsewhere; their buffers come along."""
+        if not modules:
+            raise InvalidInput("from_modules needs at least one module.")
+        networks = [as_network(module, input_shape) for module in modules]
+        if any(network.graph != networks[0].graph for network in networks):
+            raise InvalidInput("the modules do not all have the same architecture.")
+        stacked = stack_samples([{**network.params, **network.buffers} for network in networks])
+        return cls(networks[0], stacked)
+
+    def __len__(self) -> int:
+        """Return the number of samples held."""
+        return count(self.stacked)
+
+    def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Pick ``samples`` different ones; all of them, in order, if that many are held."""
+        if samples > len(self):
+            raise InvalidInput(
+                f"{samples} samples were asked for, but this posterior holds {len(self)}; ask for that many or fewer."
+            )
+        if samples == len(self):
+            return self._with_buffers(dict(self.stacked))
+        chosen = torch.randperm(len(self), generator=generator)[:samples].sort().values
+        return self._with_buffers({name: tensor[chosen] for name, tensor in self.stacked.items()})
+
+    def predictor(
+        self, samples: int | None = None, seed: int = 0, device: str | torch.device | None = None
+    ) -> Predictor:
+        """Fix ``samples`` of the samples held, all of them by default, as a module that predicts."""
+        return super().predictor(len(self) if samples is None else samples, seed, device)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """Return one sample's parameters."""
+        return pick(self.stacked, index)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """See the base class."""
+        return {f"stacked:{name}": tensor for name, tensor in self.stacked.items()}
+
+    @classmethod
+    def from_tensors(cls, network: Network, tensors: dict[str, Tensor], metadata: Mapping[str, Any]) -> Self:
+        """See the base class."""
+        prefix = "stacked:"
+        stacked = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+        return cls(network, stacked, metadata=metadata)
