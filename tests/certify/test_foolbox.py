@@ -1,0 +1,53 @@
+"""A third party's attacks never break a certified point either."""
+
+import warnings
+
+import pytest
+import torch
+
+import certibayes as cb
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # foolbox and what it imports, not ours
+    import foolbox
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    """A small robust posterior, half of whose test points can be certified at the radius."""
+    digits = cb.data.load("digits")
+    posterior = cb.fit(
+        cb.networks.mlp(784, [32], 10),
+        (digits.train.inputs[:3000], digits.train.targets[:3000]),
+        algorithm=cb.VOGN(lr=0.003),
+        likelihood=cb.RobustCategorical(cb.TwoPoint.for_radius(0.05)),
+        prior=cb.GaussianPrior(300.0),
+        temperature=0.001,
+        epochs=6,
+        progress=False,
+    )
+    return posterior.predictor(10, seed=1).eval()
+
+
+ATTACKS = {
+    "fgsm": lambda: foolbox.attacks.LinfFastGradientAttack(),
+    "pgd": lambda: foolbox.attacks.LinfPGD(steps=20),
+    "deepfool": lambda: foolbox.attacks.LinfDeepFoolAttack(steps=20),
+    "noise": lambda: foolbox.attacks.LinfRepeatedAdditiveUniformNoiseAttack(repeats=20),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_certified_point_falls(predictor, attack):
+    x, y = cb.data.load("digits").test
+    x, y, eps = x[:300], y[:300], 0.05
+    certified = cb.certify(predictor, x, y, eps=eps, domain=(0.0, 1.0)).certified
+    assert 0.2 < float(certified.float().mean()) < 0.95
+    model = foolbox.PyTorchModel(predictor, bounds=(0, 1))
+    found = ATTACKS[attack]()(model, x, y, epsilons=eps)[1]
+    # Attacks overshoot the ball by a rounding error; what counts are points inside it.
+    found = torch.clamp(found, x - eps, x + eps).clamp(0.0, 1.0)
+    fallen = predictor.predict(found) != y
+    assert not bool((fallen & certified).any())
+    if attack == "pgd":
+        assert bool(fallen[~certified].any())  # the attack can do something
