@@ -8,13 +8,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo    a provably robust Bayesian network beside one that is not, in about two minutes"
-	@echo "make test    the test suite"
-	@echo "make check   formatting, lint, types, and the import contract"
-	@echo "make docs    the documentation site, in site/"
+	@echo "make demo      a provably robust Bayesian network beside one that is not, in about two minutes"
+	@echo "make test      the test suite"
+	@echo "make check     formatting, lint, types, and the import contract"
+	@echo "make docs      the documentation site, in site/"
 	@echo "make notebook  run the notebook again and store its pictures"
-	@echo "make bench   the benchmarks"
-	@echo "make clean   remove .venv and everything that was built"
+	@echo "make bench     the benchmarks"
+	@echo "make clean     remove .venv and everything that was built"
 
 # A stamp per set of dependencies; it is redone when what is asked for has changed. torch goes first: under the
 # constraint it resolves to the tested build, and nothing after it can pull another.
