@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 import certibayes as cb
 from certibayes.inference import Target
@@ -100,3 +101,20 @@ def assert_same_posterior(found: cb.Posterior, expected: cb.Posterior) -> None:
 
 def differ(one: cb.Posterior, other: cb.Posterior) -> bool:
     return any(not torch.equal(one.tensors()[name], tensor) for name, tensor in other.tensors().items())
+
+
+class Mapped(Dataset):
+    def __init__(self, size=SIZE):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return inputs()[index], classes()[index]
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        while True:
+            yield inputs()[0], classes()[0]

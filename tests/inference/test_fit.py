@@ -5,11 +5,10 @@ import math
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import certibayes as cb
-from certibayes.errors import Diverged, InvalidInput, UnsupportedLayer
+from certibayes.errors import Diverged, InvalidInput
 from certibayes.networks import trace
 
 from .cases import (
@@ -19,6 +18,7 @@ from .cases import (
     LIKELIHOODS,
     SIZE,
     STEPS,
+    Mapped,
     assert_same_posterior,
     classes,
     differ,
@@ -28,29 +28,12 @@ from .cases import (
 )
 
 
-class Mapped(Dataset):
-    def __init__(self, size=SIZE):
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return inputs()[index], classes()[index]
-
-
 class Augmented(Mapped):
     """With noise from torch's global generator, as augmentations take it."""
 
     def __getitem__(self, index):
         x, y = super().__getitem__(index)
         return x + 0.1 * torch.rand(4), y
-
-
-class Endless(IterableDataset):
-    def __iter__(self):
-        while True:
-            yield inputs()[0], classes()[0]
 
 
 class TestData:
@@ -300,103 +283,3 @@ class TestDivergence:
         with pytest.raises(Diverged):
             settings = {"algorithm": cb.MAP(lr=1e38, optimizer="sgd"), "epochs": 1, "batch_size": SIZE}
             fit(cb.RobustGaussian(0.1), train=(inputs(), 100 * inputs()[:, :3]), **settings)
-
-
-class Softsign(nn.Module):
-    def forward(self, x):
-        return torch.nn.functional.softsign(x)
-
-
-class TestRefused:
-    def refuse(self, message=None, error=InvalidInput, **settings):
-        with pytest.raises(error, match=message):
-            fit(**settings)
-
-    @pytest.mark.parametrize("bad", [math.nan, math.inf])
-    def test_inputs_that_are_not_numbers(self, bad):
-        x = inputs()
-        x[3, 1] = bad
-        self.refuse("training inputs hold NaN", train=(x, classes()))
-
-    def test_targets_that_are_not_numbers(self):
-        y = inputs()[:, :3].clone()
-        y[0, 0] = math.nan
-        self.refuse("training targets hold NaN", train=(inputs(), y), likelihood=LIKELIHOODS["regression"])
-
-    @pytest.mark.parametrize("label", [-1, 3])
-    def test_labels_out_of_range(self, label):
-        y = classes()
-        y[5] = label
-        self.refuse("3 classes", train=(inputs(), y))
-
-    def test_float_labels(self):
-        self.refuse("integers", train=(inputs(), classes().float()))
-
-    def test_inputs_outside_the_domain(self):
-        self.refuse("domain", train=(inputs() * 255, classes()), likelihood=LIKELIHOODS["ibp"])
-
-    def test_regression_targets_without_their_dimension(self):
-        self.refuse("Reshape", train=(inputs(), inputs()[:, 0]), likelihood=LIKELIHOODS["regression"])
-
-    @pytest.mark.parametrize("epochs", [0, -1])
-    def test_no_epochs(self, epochs):
-        self.refuse("epochs", epochs=epochs)
-
-    @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
-    def test_temperatures(self, temperature):
-        self.refuse("temperature", temperature=temperature)
-
-    @pytest.mark.parametrize("batch_size", [0, -3])
-    def test_batch_sizes(self, batch_size):
-        self.refuse("batch_size", batch_size=batch_size)
-
-    def test_no_data(self):
-        self.refuse("at least 1, got 0", train=(inputs()[:0], classes()[:0]))
-
-    def test_lengths_that_differ(self):
-        self.refuse("24 training inputs but 23 targets", train=(inputs(), classes()[:-1]))
-
-    @pytest.mark.parametrize(
-        "train", [None, "digits", [inputs(), classes()], (inputs(),)], ids=["none", "name", "list", "one"]
-    )
-    def test_things_that_are_not_data(self, train):
-        with pytest.raises(InvalidInput, match="pair of tensors"):
-            cb.fit(network(), train, algorithm=cb.MAP(), progress=False)
-
-    def test_a_layer_without_rules(self):
-        net = nn.Sequential(nn.Linear(4, 6), nn.Softsign(), nn.Linear(6, 3))
-        self.refuse("Softsign", error=UnsupportedLayer, net=net)
-
-    def test_a_function_without_rules(self):
-        net = nn.Sequential(nn.Linear(4, 6), Softsign(), nn.Linear(6, 3))
-        self.refuse("softsign", error=UnsupportedLayer, net=net)
-
-    def test_a_data_set_without_a_length(self):
-        self.refuse("no length", train=DataLoader(Endless(), batch_size=4))
-
-    def test_a_loader_without_batches(self):
-        self.refuse("no batches", train=DataLoader(Mapped(), batch_size=100, drop_last=True))
-
-    def test_inputs_of_another_shape(self):
-        self.refuse("shape", train=(torch.rand(SIZE, 5), classes()))
-
-    def test_inputs_of_another_precision(self):
-        """Taken and converted, or refused with a hint; not a matrix product error."""
-        try:
-            fit(train=(inputs().double(), classes()))
-        except InvalidInput:
-            return
-
-    def test_uint8_labels(self):
-        """As they come out of an image file."""
-        try:
-            fit(train=(inputs(), classes().to(torch.uint8)))
-        except InvalidInput:
-            return
-
-    def test_lengths_that_differ_with_a_validation_fraction(self):
-        self.refuse(train=(inputs(), classes()[:-5]), validation=0.5)
-
-    @pytest.mark.parametrize("settings", [{"batch_size": 0}, {"train": Mapped(0)}], ids=["batch size", "empty"])
-    def test_data_sets_are_checked_like_tensors(self, settings):
-        self.refuse(**{"train": Mapped(), **settings})

@@ -1,12 +1,14 @@
 """A network whose output for one input depends on the inputs beside it cannot be certified, and is refused."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from torch import nn
 
 import certibayes as cb
 from certibayes.errors import UnsupportedLayer
-from certibayes.networks import trace
+from certibayes.networks import Operation, lowering, trace
 
 
 class BroadcastsTheBatch(nn.Module):
@@ -25,3 +27,22 @@ def test_broadcasting_over_the_batch_is_refused():
     with pytest.raises(UnsupportedLayer, match="batch"):
         trace(BroadcastsTheBatch(), torch.rand(1, 3))
     assert not cb.supports(BroadcastsTheBatch(), torch.rand(1, 3))
+
+
+class Centre(nn.Module):
+    """Subtracts the mean over the batch. Its shapes give nothing away; only different examples do."""
+
+    def forward(self, x):
+        return x - x.mean(0)
+
+
+@dataclass(frozen=True)
+class CentreOperation(Operation):
+    def evaluate(self, weights, *inputs):
+        return inputs[0] - inputs[0].mean(0)
+
+
+def test_a_registered_layer_that_mixes_examples_is_refused(monkeypatch):
+    monkeypatch.setitem(lowering.modules, Centre, lambda module: (CentreOperation(), {}))
+    with pytest.raises(UnsupportedLayer, match="mixes the examples"):
+        trace(nn.Sequential(nn.Linear(3, 2), Centre()), torch.rand(1, 3))

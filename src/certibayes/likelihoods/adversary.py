@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.attack import ascend, cross_entropy_loss
-from certibayes.bounds import Box, Domain, ball, ideal_box, interval_bounds, interval_margins, worst_logits
+from certibayes.bounds import Domain, ball, ideal_box, interval_bounds, interval_margins, worst_logits
 from certibayes.likelihoods.base import Batch
 from certibayes.likelihoods.curvature import BoxObserver
 from certibayes.networks import Graph, Params
@@ -24,6 +24,11 @@ class Adversary:
 
     needs_starts = False
 
+    @property
+    def one_box(self) -> bool:
+        """Whether weights enter through one propagated box alone, as the closed form of the curvature assumes."""
+        return False
+
     def worst_logits(
         self,
         graph: Graph,
@@ -32,6 +37,7 @@ class Adversary:
         radius: Tensor,
         domain: Domain,
         starts: Tensor | None,
+        on_box: BoxObserver | None = None,
     ) -> Tensor:
         """Return logits (B, C) whose softmax at the label bounds, or estimates, the worst case.
 
@@ -42,6 +48,7 @@ class Adversary:
             radius: l-infinity radius, a tensor that broadcasts against the inputs.
             domain: smallest and largest value of an input.
             starts: in [-1, 1], where an attack starts.
+            on_box: looks on at the boxes of every layer, where the adversary propagates any.
         """
         raise NotImplementedError
 
@@ -66,17 +73,10 @@ class IBP(Adversary):
 
     margins: bool = False
 
-    def logit_box(
-        self,
-        graph: Graph,
-        params: Params,
-        x: Tensor,
-        radius: Tensor,
-        domain: Domain,
-        observe: BoxObserver | None = None,
-    ) -> Box:
-        """Bound the outputs over the ball."""
-        return interval_bounds(graph, params, ideal_box(x, radius, domain), observe=observe)
+    @property
+    def one_box(self) -> bool:
+        """See the base class; margins use the last layer's weights in another way."""
+        return not self.margins
 
     def worst_logits(
         self,
@@ -86,20 +86,20 @@ class IBP(Adversary):
         radius: Tensor,
         domain: Domain,
         starts: Tensor | None,
+        on_box: BoxObserver | None = None,
     ) -> Tensor:
         """See the base class."""
+        box = ideal_box(batch.inputs, radius, domain)
         if self.margins:
-            box = ideal_box(batch.inputs, radius, domain)
             # Softmax does not mind a shift: label at 0, rivals at minus their smallest margin.
             return -interval_margins(graph, params, box, batch.targets)
-        box = self.logit_box(graph, params, batch.inputs, radius, domain)
-        return worst_logits(box, batch.targets)
+        return worst_logits(interval_bounds(graph, params, box, observe=on_box), batch.targets)
 
     def extremes(
         self, graph: Graph, params: Params, x: Tensor, radius: Tensor, domain: Domain, starts: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """See the base class."""
-        box = self.logit_box(graph, params, x, radius, domain)
+        box = interval_bounds(graph, params, ideal_box(x, radius, domain))
         return box.lower, box.upper
 
     def describe(self) -> dict[str, Any]:
@@ -141,6 +141,7 @@ class PGD(Adversary):
         radius: Tensor,
         domain: Domain,
         starts: Tensor | None,
+        on_box: BoxObserver | None = None,
     ) -> Tensor:
         """See the base class."""
         frozen = {name: tensor.detach() for name, tensor in params.items()}

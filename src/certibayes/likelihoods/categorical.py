@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.attack import label_scores
-from certibayes.bounds import Domain, worst_logits
+from certibayes.bounds import Domain
 from certibayes.bounds.checks import require_domain, require_labels
 from certibayes.likelihoods.adversary import IBP, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
@@ -112,11 +112,7 @@ class RobustCategorical(Likelihood):
             logits = graph.evaluate(params, batch.inputs, on_point)
             terms.append(label_log_probability(logits, batch.targets) + math.log(clean))
         for k in range(len(noise.radii)):
-            if on_box is not None and isinstance(self.adversary, IBP):
-                box = self.adversary.logit_box(graph, params, batch.inputs, noise.radii[k], self.domain, on_box)
-                worst = worst_logits(box, batch.targets)
-            else:
-                worst = self.adversary.worst_logits(graph, params, batch, noise.radii[k], self.domain, noise.starts)
+            worst = self.adversary.worst_logits(graph, params, batch, noise.radii[k], self.domain, noise.starts, on_box)
             terms.append(label_log_probability(worst, batch.targets) + noise.log_weights[k])
         if len(terms) == 1:
             return terms[0]
@@ -126,9 +122,8 @@ class RobustCategorical(Likelihood):
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
         """See the base class; in closed form for linear layers, interval boxes and a single radius."""
-        boxes = isinstance(self.adversary, IBP) and not self.adversary.margins
         passes = (("point",) if self.radius.clean > 0 else ()) + (("centre", "radius") if len(noise.radii) else ())
-        closed = len(noise.radii) == 0 or (boxes and len(noise.radii) == 1)
+        closed = len(noise.radii) == 0 or (self.adversary.one_box and len(noise.radii) == 1)
         if not (closed and applies_to(graph)):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
         weights = {**buffers, **params}
