@@ -24,7 +24,7 @@ def steps_of(algorithm: Any, likelihood: Likelihood, net: torch.nn.Module, batch
     network = cb.networks.trace(net, batch.inputs)
     precision = cb.GaussianPrior().precisions(network.graph, network.params)
     target = Target(network.graph, network.buffers, likelihood, precision, 10_000)
-    state = algorithm.init(target, network.params)
+    state = algorithm.init(target, network.params, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
 
     def step() -> None:

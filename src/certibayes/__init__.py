@@ -11,7 +11,22 @@ from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
 from certibayes.certify import Certificate, certify
 from certibayes.errors import CertibayesError
-from certibayes.inference import BBB, IVON, MAP, SWAG, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule, fit
+from certibayes.inference import (
+    BBB,
+    HMC,
+    IVON,
+    MAP,
+    SGHMC,
+    SWAG,
+    VOGN,
+    Algorithm,
+    DeepEnsemble,
+    GaussianPrior,
+    Laplace,
+    NoisyAdam,
+    Schedule,
+    fit,
+)
 from certibayes.likelihoods import (
     IBP,
     PGD,
@@ -25,16 +40,26 @@ from certibayes.likelihoods import (
     RobustGaussian,
     TwoPoint,
 )
-from certibayes.posteriors import DiagonalGaussian, LowRankGaussian, Point, Posterior, Samples, load
+from certibayes.posteriors import (
+    DiagonalGaussian,
+    LastLayerGaussian,
+    LowRankGaussian,
+    Point,
+    Posterior,
+    Samples,
+    load,
+)
 from certibayes.prediction import Predictor
-from certibayes.uncertainty import Uncertainty, uncertainty
+from certibayes.uncertainty import Diagnostics, Uncertainty, diagnose, uncertainty
 
 __all__ = [
     "BBB",
+    "HMC",
     "IBP",
     "IVON",
     "MAP",
     "PGD",
+    "SGHMC",
     "SWAG",
     "VOGN",
     "Algorithm",
@@ -42,9 +67,13 @@ __all__ = [
     "Categorical",
     "CertibayesError",
     "Certificate",
+    "DeepEnsemble",
+    "Diagnostics",
     "DiagonalGaussian",
     "Exponential",
     "GaussianPrior",
+    "Laplace",
+    "LastLayerGaussian",
     "Likelihood",
     "LinearRamp",
     "LowRankGaussian",
@@ -66,6 +95,7 @@ __all__ = [
     "bounds",
     "certify",
     "data",
+    "diagnose",
     "fit",
     "load",
     "networks",

@@ -21,6 +21,10 @@ class MissingData(CertibayesError, FileNotFoundError):
     """A data set is not where it was looked for; the message names the command that gets it."""
 
 
+class MissingPackage(CertibayesError, ImportError):
+    """An optional package is not installed; the message says how to install it."""
+
+
 class DownloadFailed(CertibayesError, OSError):
     """A download broke off or its checksum is wrong; nothing was left under a final name."""
 

@@ -16,10 +16,15 @@ def trajectory(algorithm, steps, every):
     target, params, batch = target_for(likelihood, torch.float64)
     target = type(target)(**{**vars(target), "epoch_steps": every, "total_steps": steps})
     noise = likelihood.draw(1.0, batch, None)
-    state, generator = algorithm.init(target, params), torch.Generator().manual_seed(0)
+    state, generator = (
+        algorithm.init(target, params, torch.Generator().manual_seed(0)),
+        torch.Generator().manual_seed(0),
+    )
     iterates = []
     for step in range(1, steps + 1):
         state, _ = algorithm.update(target, state, batch, noise, generator)
+        if algorithm.collects(target, step):
+            state = algorithm.collect(target, state)
         if step > algorithm.start * steps and step % every == 0:
             iterates.append({name: p.clone() for name, p in state.params.items()})
     return target, state, iterates
@@ -28,7 +33,7 @@ def trajectory(algorithm, steps, every):
 def test_the_diagonal_is_the_variance_of_the_iterates():
     algorithm = cb.SWAG(lr=0.1, start=0.25, rank=0)
     target, state, iterates = trajectory(algorithm, steps=40, every=3)
-    posterior = algorithm.finalise(target, state, None)
+    posterior = algorithm.finalise(target, state, (), torch.Generator())
     assert len(iterates) == 10 == int(state.collected)
     for name in posterior.mean:
         stacked = torch.stack([iterate[name] for iterate in iterates])
@@ -39,7 +44,7 @@ def test_the_diagonal_is_the_variance_of_the_iterates():
 def test_the_deviations_are_the_last_ones_from_the_running_mean():
     algorithm = cb.SWAG(lr=0.1, start=0.0, rank=4)
     target, state, iterates = trajectory(algorithm, steps=24, every=4)
-    posterior = algorithm.finalise(target, state, None)
+    posterior = algorithm.finalise(target, state, (), torch.Generator())
     for name, factors in posterior.factors.items():
         stacked = torch.stack([iterate[name] for iterate in iterates])
         running = stacked.cumsum(0) / torch.arange(1, 7, dtype=torch.float64).view(-1, *[1] * (stacked.dim() - 1))

@@ -86,7 +86,7 @@ def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rou
     weight = weights["weight"]
     centre = last.operation.evaluate(weights, features.centre)
     own = torch.where(is_label, centre, torch.zeros_like(centre)).sum(-1, keepdim=True)
-    differences = (weight[labels][:, None, :] - weight).abs()
+    differences = rounding.magnitude(weight[labels][:, None, :] - weight)
     radius = torch.einsum("bjn,bn->bj", differences, features.radius)
     margins = own - centre - radius
     if rounding.outward:

@@ -33,10 +33,12 @@ class Rounding:
     Attributes:
         unit: unit roundoff of the floats that run; 0 stands for ideal, exact arithmetic.
         underflow: absolute error allowed for each affine layer.
+        smoothing: τ in sqrt(w² + τ²) >= |w|, which takes the place of |w| where a sampler needs smooth bounds.
     """
 
     unit: float = 0.0
     underflow: float = 0.0
+    smoothing: float = 0.0
 
     @property
     def outward(self) -> bool:
@@ -47,6 +49,10 @@ class Rounding:
     def name(self) -> str:
         """``"outward"`` or ``"ideal"``, as in the public interface."""
         return "outward" if self.outward else "ideal"
+
+    def magnitude(self, weight: Tensor) -> Tensor:
+        """Return |w|, or the smooth bound sqrt(w² + τ²) on it."""
+        return torch.sqrt(weight.square() + self.smoothing**2) if self.smoothing > 0.0 else weight.abs()
 
     def gamma(self, terms: int) -> float:
         """γₙ = n u / (1 - n u)."""
@@ -88,6 +94,18 @@ class Rounding:
 
 IDEAL = Rounding()
 """Exact arithmetic: for training, and for comparison with the literature."""
+
+
+
+def smoothed(tau: float) -> Rounding:
+    """Return exact arithmetic with |w| replaced by sqrt(w² + τ²): bounds that are sound, a little wider, and smooth.
+
+    |w| makes the potential of a robust likelihood kink at every w = 0, and a leapfrog integrator pays for each kink.
+    """
+    if not (math.isfinite(tau) and tau >= 0.0):
+        raise InvalidInput(f"smoothing must be a finite number >= 0, got {tau}.")
+    return Rounding(smoothing=tau) if tau > 0.0 else IDEAL
+
 
 LARGEST = 2.0**30
 """Weights and inputs beyond this are refused, so that ``underflow`` is enough."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,34 +10,45 @@ import torch
 import typer
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from certibayes import data
 from certibayes.bounds import registered
-from certibayes.cli.options import JsonOption
+from certibayes.cli.options import DataDir, JsonOption
 from certibayes.cli.terminal import console, print_json, told_plainly
+from certibayes.errors import CertibayesError, InvalidInput
 from certibayes.experiments import ALGORITHMS, LIKELIHOODS, load_run
 from certibayes.networks import BY_NAME
-from certibayes.posteriors import versions
+from certibayes.posteriors import Posterior, versions
+from certibayes.uncertainty import diagnose
+
+POINTS = 200
+"""Test inputs whose predictions are followed along Markov chains."""
 
 
 def info_command(
     run: Annotated[Path | None, typer.Argument(help="A run to describe; without it, the installation.")] = None,
+    data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
     """Describe a stored run, or this installation and what it knows.
 
+    For a run of Markov chains it also tells how well they have mixed, judged by their predictions of test inputs.
+
     Example: certibayes info runs/a
     """
     with told_plainly():
-        record = _installation() if run is None else _run(run)
+        record = _installation() if run is None else _run(run, data_dir)
+        diagnostics = record.pop("diagnostics", None)
         if as_json:
-            print_json(record)
+            print_json(record if diagnostics is None else {**record, "diagnostics": _strict(diagnostics)})
             return
-        table = Table(show_header=False, box=None)
-        for key, value in record.items():
-            text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-            table.add_row(f"[bold]{escape(key)}[/bold]", escape(text))
-        console.print(table)
+        sampler = record.pop("sampler", None)
+        console.print(_pairs(record))
+        if sampler is not None:
+            console.print(_sampler_table(sampler))
+        if diagnostics is not None:
+            _print_diagnostics(diagnostics)
 
 
 def _installation() -> dict[str, Any]:
@@ -51,15 +63,82 @@ def _installation() -> dict[str, Any]:
     }
 
 
-def _run(run: Path) -> dict[str, Any]:
+def _run(run: Path, data_dir: Path | None) -> dict[str, Any]:
     posterior = load_run(run)
     drawn = posterior.sample(1, torch.Generator().manual_seed(0))
     settings = {key: value for key, value in posterior.metadata.items() if key != "history"}
     history = posterior.metadata.get("history") or [{}]
-    return {
+    record = {
         "posterior": type(posterior).__name__,
         "parameters": sum(drawn[name].numel() for name in posterior.graph.parameters),
         "network": " → ".join(type(node.operation).__name__ for node in posterior.graph.nodes),
         **settings,
         "final epoch": history[-1],
     }
+    if "chains" in posterior.metadata:
+        record["diagnostics"] = _diagnostics(posterior, data_dir)
+    return record
+
+
+def _diagnostics(posterior: Posterior, data_dir: Path | None) -> dict[str, Any]:
+    """Return the figures, or why there are none: what is known about the run is worth showing without them."""
+    try:
+        name = posterior.metadata.get("dataset")
+        if name is None:
+            raise InvalidInput("the run does not say which data it was trained on; call certibayes.diagnose instead.")
+        inputs = data.load(name, data_dir).test.inputs[:POINTS]
+        return {"dataset": name, "points": len(inputs), **diagnose(posterior, inputs).summary()}
+    except (CertibayesError, OSError) as error:
+        return {"missing": str(error)}
+
+
+def _pairs(record: dict[str, Any]) -> Table:
+    table = Table(show_header=False, box=None)
+    for key, value in record.items():
+        text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+        table.add_row(f"[bold]{escape(key)}[/bold]", escape(text))
+    return table
+
+
+def _sampler_table(sampler: dict[str, Any]) -> Table:
+    table = Table(show_header=False, title="sampler")
+    for key, value in sampler.items():
+        text = f"{value:.4g}" if isinstance(value, float) else str(value)
+        alarming = key == "divergences" and value > 0
+        table.add_row(f"[bold]{escape(key.replace('_', ' '))}[/bold]", Text(text, "bold red" if alarming else ""))
+    return table
+
+
+def _print_diagnostics(figures: dict[str, Any]) -> None:
+    if "missing" in figures:
+        # As text, not markup: a path may hold brackets.
+        console.print(Text(f"diagnostics: {figures['missing']}", "yellow"), soft_wrap=True)
+        return
+    chains, draws = (_counted(figures[key], key.removesuffix("s")) for key in ("chains", "draws"))
+    table = Table(title=f"{chains}, {draws} each; {figures['points']} test inputs of {escape(figures['dataset'])}")
+    table.add_column()
+    for heading in ("R-hat median", "95%", "max", "ESS min", "median", "stuck"):
+        table.add_column(heading, justify="right")
+    for name in ("predictions", "weights"):
+        row = figures[name]
+        rhats = [_number(row[key], ".3f") for key in ("rhat_median", "rhat_95", "rhat_max")]
+        sizes = [_number(row[key], ",.0f") for key in ("ess_min", "ess_median")]
+        stuck = Text(f"{row['stuck']:,} of {row['count']:,}", "bold red" if row["stuck"] else "")
+        table.add_row(name, *rhats, *sizes, stuck)
+    console.print(table)
+    console.print(Text(figures["verdict"], "green" if figures["passed"] else "yellow"))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "unknown" if value is None else "∞" if math.isinf(value) else format(value, spec)
+
+
+def _strict(value: Any) -> Any:
+    """Write infinity as the word "inf": JSON has no such number, and strict readers refuse the output."""
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    return str(value) if isinstance(value, float) and math.isinf(value) else value

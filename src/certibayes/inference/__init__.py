@@ -1,28 +1,37 @@
 """One algorithm a file; ``fit`` drives any of them."""
 
-from certibayes.inference.algorithm import Algorithm, Info
+from certibayes.inference.algorithm import Algorithm, Info, Sweep
 from certibayes.inference.bbb import BBB
+from certibayes.inference.ensemble import DeepEnsemble
 from certibayes.inference.fit import fit
+from certibayes.inference.hmc import HMC
 from certibayes.inference.ivon import IVON
+from certibayes.inference.laplace import Laplace
 from certibayes.inference.map import MAP
 from certibayes.inference.noisy_adam import NoisyAdam
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
+from certibayes.inference.sghmc import SGHMC
 from certibayes.inference.swag import SWAG
 from certibayes.inference.target import Target
 from certibayes.inference.vogn import VOGN
 
 __all__ = [
     "BBB",
+    "HMC",
     "IVON",
     "MAP",
+    "SGHMC",
     "SWAG",
     "VOGN",
     "Algorithm",
+    "DeepEnsemble",
     "GaussianPrior",
     "Info",
+    "Laplace",
     "NoisyAdam",
     "Schedule",
+    "Sweep",
     "Target",
     "fit",
 ]

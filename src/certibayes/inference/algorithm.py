@@ -1,4 +1,4 @@
-"""What an algorithm is: three pure functions over a state of tensors.
+"""What an algorithm is: pure functions over a state of tensors.
 
 ``update`` reads nothing on the host and does not branch on data. ``fit`` owns the loop, the learning-rate
 schedule, checkpoints and checks.
@@ -7,8 +7,9 @@ schedule, checkpoints and checks.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ State = TypeVar("State", bound=tuple[Any, ...])
 Info = dict[str, Tensor]
 """What a person wants to see of a step, as 0-d tensors; "loss" is the mean negative log-likelihood."""
 
+Sweep = Iterable[tuple[Batch, Noise]]
+"""All training examples in batches, each with its noise at full radius; the same again on every pass."""
+
 
 def require_rates(lr: float, betas: tuple[float, float]) -> None:
     """Raise unless the learning rate is not negative and the decays lie in [0, 1)."""
@@ -36,13 +40,25 @@ def require_rates(lr: float, betas: tuple[float, float]) -> None:
 class Algorithm(Generic[State]):
     """Base of all algorithms. Subclasses are frozen dataclasses of hyperparameters with a field ``lr``.
 
-    A state is a NamedTuple of tensors (or dictionaries of tensors) of fixed shape with a 0-d field ``lr``,
-    which ``fit`` sets before each step.
+    A state is a NamedTuple of tensors (or dictionaries of tensors) of fixed shape with 0-d fields ``step`` and ``lr``;
+    ``fit`` sets the second before each step.
     """
 
     lr: float
 
-    def init(self, target: Target, params: Params) -> State:
+    full_batch: ClassVar[bool] = False
+    """Whether a step takes all data at once, with one noise for the whole run; then an epoch is one step."""
+
+    constant_rate: ClassVar[bool] = False
+    """Whether the method wants its rate left as it is, instead of annealed to nothing."""
+
+    temperature_in: ClassVar[str] = "update"
+    """Where the temperature enters: in every ``"update"``, in ``"finalise"`` alone, or ``"nowhere"``."""
+
+    post_hoc: ClassVar[bool] = False
+    """Whether a posterior can be made of a network that is trained already, with ``epochs=0``."""
+
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> State:
         """Return the state to start from, given the network's initial parameters."""
         raise NotImplementedError
 
@@ -52,12 +68,20 @@ class Algorithm(Generic[State]):
         """Make one step."""
         raise NotImplementedError
 
+    def collects(self, target: Target, step: int) -> bool:
+        """Tell whether the state after so many steps is to be collected."""
+        return False
+
+    def collect(self, target: Target, state: State) -> State:
+        """Keep the current iterate; apart from ``update``, so that its cost falls on the steps that need it."""
+        return state
+
     def point(self, state: State) -> dict[str, Tensor]:
         """Return the parameters that stand for the state in validation figures."""
         raise NotImplementedError
 
-    def finalise(self, target: Target, state: State, data: Batch | None) -> Posterior:
-        """Return the posterior; ``data`` are the training data where they are held in memory."""
+    def finalise(self, target: Target, state: State, sweep: Sweep, generator: torch.Generator) -> Posterior:
+        """Return the posterior; ``sweep`` goes over the training data once more, where that is needed."""
         raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:

@@ -48,6 +48,10 @@ class BatchSource:
         """Yield one epoch's batches in an order given by ``seed``, leaving out the first ``skip``."""
         raise NotImplementedError
 
+    def everything(self) -> Iterator[Batch]:
+        """Yield every example once, in batches, always in the same order."""
+        return self.epoch(0)
+
     def example(self) -> Batch:
         """Return examples for shapes and checks: all of them where they are in memory, else a batch."""
         raise NotImplementedError
@@ -88,6 +92,11 @@ class TensorSource(BatchSource):
             chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
             yield Batch(self.data.inputs[chosen], self.data.targets[chosen])
 
+    def everything(self) -> Iterator[Batch]:
+        """See the base class; the last batch may be smaller."""
+        for inputs, targets in zip(*(tensor.split(self.batch_size) for tensor in self.data), strict=True):
+            yield Batch(inputs, targets)
+
     def example(self) -> Batch:
         """See the base class."""
         return self.data
@@ -99,6 +108,18 @@ class TensorSource(BatchSource):
     def fingerprint(self) -> dict[str, Any]:
         """See the base class."""
         return {**super().fingerprint(), "sha256": digest_of(self.data)}
+
+
+class WholeSource(TensorSource):
+    """All examples as one batch, in their own order, for methods that need one fixed function of the weights."""
+
+    def __init__(self, data: Batch):
+        super().__init__(data, len(data.inputs))
+
+    def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
+        """See the base class."""
+        if skip == 0:
+            yield self.data
 
 
 class LoaderSource(BatchSource):
@@ -158,6 +179,14 @@ class LoaderSource(BatchSource):
 
 
 Data = Batch | tuple[Tensor, Tensor] | Dataset[Any] | DataLoader[Any]
+
+
+def whole(source: BatchSource) -> BatchSource:
+    """Bring all of a source's examples into memory, as one batch."""
+    if source.data is not None:
+        return WholeSource(source.data)
+    batches = list(source.everything())
+    return WholeSource(Batch(torch.cat([b.inputs for b in batches]), torch.cat([b.targets for b in batches])))
 
 
 def source_of(train: Data, batch_size: int, placement: Placement) -> BatchSource:

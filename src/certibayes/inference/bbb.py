@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.adam import Moments, adam_step, zero_moments
-from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -58,7 +58,7 @@ class BBB(Algorithm[BBBState]):
         if not self.initial_std > 0:
             raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
 
-    def init(self, target: Target, params: Params) -> BBBState:
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> BBBState:
         """Start at the network's parameters with width ``initial_std``."""
         rho = {name: torch.full_like(p, math.log(math.expm1(self.initial_std))) for name, p in params.items()}
         like = next(iter(params.values()))
@@ -92,7 +92,7 @@ class BBB(Algorithm[BBBState]):
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: BBBState, data: Batch | None) -> Posterior:
+    def finalise(self, target: Target, state: BBBState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         widths = {name: functional.softplus(rho) for name, rho in state.rho.items()}
         return DiagonalGaussian(target.network(), state.mean, widths)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -58,7 +58,7 @@ class IVON(Algorithm[IVONState]):
         if not self.initial_std > 0:
             raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
 
-    def init(self, target: Target, params: Params) -> IVONState:
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> IVONState:
         """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
@@ -90,6 +90,6 @@ class IVON(Algorithm[IVONState]):
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: IVONState, data: Batch | None) -> Posterior:
+    def finalise(self, target: Target, state: IVONState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, widths(target, state.hessian))

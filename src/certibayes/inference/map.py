@@ -9,14 +9,14 @@ through the preconditioner (it is part of the objective, not decoupled decay).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.adam import Moments, adam_step, zero_moments
-from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -42,6 +42,8 @@ class MAP(Algorithm[MAPState]):
         betas: decay of the moments; SGD takes the first as momentum.
     """
 
+    temperature_in: ClassVar[str] = "nowhere"
+
     lr: float = 1e-3
     optimizer: str = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
@@ -51,7 +53,7 @@ class MAP(Algorithm[MAPState]):
         if self.optimizer not in ("adam", "sgd"):
             raise InvalidInput(f'optimizer must be "adam" or "sgd", got {self.optimizer!r}.')
 
-    def init(self, target: Target, params: Params) -> MAPState:
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> MAPState:
         """Start from the network's parameters."""
         like = next(iter(params.values()))
         moments = zero_moments(params)
@@ -79,6 +81,6 @@ class MAP(Algorithm[MAPState]):
         """See the base class."""
         return state.params
 
-    def finalise(self, target: Target, state: MAPState, data: Batch | None) -> Posterior:
+    def finalise(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the point."""
         return Point(target.network(), state.params)

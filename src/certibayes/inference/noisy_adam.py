@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -60,7 +60,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         if not (self.initial_std > 0 and self.damping >= 0):
             raise InvalidInput("initial_std must be positive and damping not negative.")
 
-    def init(self, target: Target, params: Params) -> NoisyAdamState:
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> NoisyAdamState:
         """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
@@ -89,6 +89,6 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: NoisyAdamState, data: Batch | None) -> Posterior:
+    def finalise(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, widths(target, state.fisher))

@@ -9,8 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from certibayes.inference.algorithm import Sweep
+from certibayes.inference.target import Target
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.operations import BatchNorm
+from certibayes.networks.samples import count, pick, stack
 
 EXAMPLES = 2048
 """About how many training examples the statistics are taken from."""
@@ -38,3 +41,21 @@ def refresh_statistics(graph: Graph, params: Params, buffers: dict[str, Tensor],
 
     graph.evaluate({**buffers, **params}, x, normalise_afresh)
     return refreshed
+
+
+def with_statistics(target: Target, stacked: Params, sweep: Sweep) -> dict[str, Tensor]:
+    """Give every stacked sample the statistics that belong to its own weights, where the network has any."""
+    if not has_statistics(target.graph):
+        return dict(stacked)
+    parts: list[Tensor] = []
+    for batch, _ in sweep:
+        parts.append(batch.inputs)
+        if sum(map(len, parts)) >= EXAMPLES:
+            break
+    x = torch.cat(parts)[:EXAMPLES]
+    return stack(
+        [
+            {**sample, **refresh_statistics(target.graph, sample, target.buffers, x)}
+            for sample in (pick(stacked, i) for i in range(count(stacked)))
+        ]
+    )

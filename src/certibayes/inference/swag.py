@@ -11,13 +11,13 @@ or N(m, diag(s²)) with K = 0. The temperature T scales the covariance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -49,6 +49,9 @@ class SWAG(Algorithm[SWAGState]):
         every: steps between collected iterates; None for one an epoch.
     """
 
+    constant_rate: ClassVar[bool] = True
+    temperature_in: ClassVar[str] = "finalise"
+
     lr: float = 0.1
     momentum: float = 0.9
     start: float = 0.5
@@ -62,7 +65,7 @@ class SWAG(Algorithm[SWAGState]):
         if self.every is not None and self.every < 1:
             raise InvalidInput(f"every must be at least 1, got {self.every}.")
 
-    def init(self, target: Target, params: Params) -> SWAGState:
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> SWAGState:
         """Start from the network's parameters, with nothing collected."""
         like = next(iter(params.values()))
         velocity, mean, square = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3))
@@ -74,7 +77,7 @@ class SWAG(Algorithm[SWAGState]):
     def update(
         self, target: Target, state: SWAGState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[SWAGState, Info]:
-        """Make one step of gradient descent and, where one is due, collect the iterate."""
+        """Make one step of gradient descent."""
         loss, gradient = target.mean_loss_and_gradient(state.params, batch, noise)
         step = state.step + 1
         params, velocity = {}, {}
@@ -82,25 +85,28 @@ class SWAG(Algorithm[SWAGState]):
             slope = torch.addcmul(gradient[name], p, target.precision[name] / target.data_size)
             velocity[name] = slope.add_(state.velocity[name], alpha=self.momentum)
             params[name] = p - state.lr * velocity[name]
+        return state._replace(params=params, velocity=velocity, step=step), {"loss": loss}
+
+    def collects(self, target: Target, step: int) -> bool:
+        """See the base class: once an epoch, or every ``every`` steps, after ``start``."""
         every = target.epoch_steps if self.every is None else self.every
-        due = (step > self.start * target.total_steps) & (torch.remainder(step, every) == 0)
-        collected = state.collected + due.to(step)
-        share = torch.where(due, 1 / collected.clamp(min=1), torch.zeros_like(step))
-        mean = {name: torch.lerp(m, params[name], share) for name, m in state.mean.items()}
-        square = {name: torch.lerp(s, params[name].square(), share) for name, s in state.square.items()}
-        deviations = {}
-        for name, d in state.deviations.items():
-            # The oldest deviation makes room for the newest.
-            pushed = torch.cat([d[1:], (params[name] - mean[name])[None]])
-            deviations[name] = torch.where(due, pushed, d)
-        new = SWAGState(params, velocity, mean, square, deviations, collected, step, state.lr)
-        return new, {"loss": loss, "collected": collected}
+        return step > self.start * target.total_steps and step % every == 0
+
+    def collect(self, target: Target, state: SWAGState) -> SWAGState:
+        """Enter the iterate into the moments, and its deviation in the place of the oldest."""
+        collected = state.collected + 1
+        mean = {name: torch.lerp(m, state.params[name], 1 / collected) for name, m in state.mean.items()}
+        square = {name: torch.lerp(s, state.params[name].square(), 1 / collected) for name, s in state.square.items()}
+        deviations = {
+            name: torch.cat([d[1:], (state.params[name] - mean[name])[None]]) for name, d in state.deviations.items()
+        }
+        return state._replace(mean=mean, square=square, deviations=deviations, collected=collected)
 
     def point(self, state: SWAGState) -> dict[str, Tensor]:
         """See the base class: the mean once there is one, the iterate before."""
         return {name: torch.where(state.collected > 0, m, state.params[name]) for name, m in state.mean.items()}
 
-    def finalise(self, target: Target, state: SWAGState, data: Batch | None) -> Posterior:
+    def finalise(self, target: Target, state: SWAGState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         collected = int(state.collected)
         if collected < 2:

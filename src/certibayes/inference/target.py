@@ -5,7 +5,7 @@ log p(w | D) = 1/T ( sum_i log p(y_i | x_i, w) + log p(w) ) + constant
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,6 +55,41 @@ class Target:
 
         gradient, value = torch.func.grad_and_value(loss)(dict(params))
         return value, gradient
+
+    def potential_and_gradient(
+        self, params: Params, batch: Batch, noise: Noise, chunk: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return U(w) = -(sum_i log p(y_i | x_i, w) + log p(w)) / T over ``batch``, in float64, and its gradient.
+
+        Args:
+            params: one network's.
+            batch: all the data.
+            noise: one for all the data.
+            chunk: examples at a time, so that memory stays bounded.
+        """
+
+        def log_joint(weights: dict[str, Tensor], part: Batch, part_noise: Noise, share: float) -> Tensor:
+            # Differences of this sum decide on acceptance; in float32 they would drown in its size.
+            return self.log_likelihood(weights, part, part_noise).double().sum() + share * self.log_prior(weights)
+
+        value: Tensor | float = 0.0
+        gradient = {name: torch.zeros_like(p) for name, p in params.items()}
+        size = len(batch.inputs)
+        for start in range(0, size, chunk):
+            part = Batch(*(tensor[start : start + chunk] for tensor in batch))
+            starts = None if noise.starts is None else noise.starts[start : start + chunk]
+            part_noise = noise._replace(starts=starts)
+            slopes, part_value = torch.func.grad_and_value(log_joint)(
+                dict(params), part, part_noise, len(part.inputs) / size
+            )
+            value = value - part_value / self.temperature
+            gradient = {name: g - slopes[name] / self.temperature for name, g in gradient.items()}
+        assert isinstance(value, Tensor)
+        return value, gradient
+
+    def smoothed(self, tau: float) -> Target:
+        """Return the same target with |w| smoothed in its bounds; see ``bounds.rounding.smoothed``."""
+        return replace(self, likelihood=self.likelihood.smoothed(tau))
 
     def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """Return log-likelihoods, their summed gradient and squared per-example gradients."""

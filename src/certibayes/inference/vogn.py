@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.algorithm import Algorithm, Info, require_rates
+from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -57,7 +57,7 @@ class VOGN(Algorithm[VOGNState]):
         if not self.initial_std > 0:
             raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
 
-    def init(self, target: Target, params: Params) -> VOGNState:
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> VOGNState:
         """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
         curvature = curvature_for_width(target, params, self.initial_std)
         like = next(iter(params.values()))
@@ -88,6 +88,6 @@ class VOGN(Algorithm[VOGNState]):
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: VOGNState, data: Batch | None) -> Posterior:
+    def finalise(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, widths(target, state.curvature))

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from certibayes.attack import ascend, cross_entropy_loss
 from certibayes.bounds import Domain, ball, ideal_box, interval_bounds, interval_margins, worst_logits
+from certibayes.bounds.rounding import Rounding, smoothed
 from certibayes.likelihoods.base import Batch
 from certibayes.likelihoods.curvature import BoxObserver
 from certibayes.networks import Graph, Params
@@ -53,10 +55,25 @@ class Adversary:
         raise NotImplementedError
 
     def extremes(
-        self, graph: Graph, params: Params, x: Tensor, radius: Tensor, domain: Domain, starts: Tensor | None
+        self,
+        graph: Graph,
+        params: Params,
+        x: Tensor,
+        radius: Tensor,
+        domain: Domain,
+        starts: Tensor | None,
+        on_box: BoxObserver | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return smallest and largest outputs (B, outputs) within the ball, output by output."""
         raise NotImplementedError
+
+    def slope(self, weight: Tensor) -> Tensor:
+        """Return the derivative of the magnitude that bounds use for ``weight``: of |w| unless they are smoothed."""
+        return weight.sign()
+
+    def smoothed(self, tau: float) -> Adversary:
+        """Return an adversary whose bounds depend smoothly on the weights, where there are any to smooth."""
+        return self
 
     def describe(self) -> dict[str, Any]:
         """Return what goes into a posterior's metadata."""
@@ -69,9 +86,15 @@ class IBP(Adversary):
 
     Attributes:
         margins: fold the last layer into class margins, which is tighter than a box of logits.
+        smoothing: τ > 0 puts sqrt(w² + τ²) in the place of |w|: still a bound, and smooth, as HMC needs it.
     """
 
     margins: bool = False
+    smoothing: float = 0.0
+
+    @cached_property
+    def _arithmetic(self) -> Rounding:
+        return smoothed(self.smoothing)
 
     @property
     def one_box(self) -> bool:
@@ -92,15 +115,30 @@ class IBP(Adversary):
         box = ideal_box(batch.inputs, radius, domain)
         if self.margins:
             # Softmax does not mind a shift: label at 0, rivals at minus their smallest margin.
-            return -interval_margins(graph, params, box, batch.targets)
-        return worst_logits(interval_bounds(graph, params, box, observe=on_box), batch.targets)
+            return -interval_margins(graph, params, box, batch.targets, self._arithmetic)
+        return worst_logits(interval_bounds(graph, params, box, self._arithmetic, on_box), batch.targets)
 
     def extremes(
-        self, graph: Graph, params: Params, x: Tensor, radius: Tensor, domain: Domain, starts: Tensor | None
+        self,
+        graph: Graph,
+        params: Params,
+        x: Tensor,
+        radius: Tensor,
+        domain: Domain,
+        starts: Tensor | None,
+        on_box: BoxObserver | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See the base class."""
-        box = interval_bounds(graph, params, ideal_box(x, radius, domain))
+        box = interval_bounds(graph, params, ideal_box(x, radius, domain), self._arithmetic, on_box)
         return box.lower, box.upper
+
+    def slope(self, weight: Tensor) -> Tensor:
+        """See the base class: w / sqrt(w² + τ²)."""
+        return weight / self._arithmetic.magnitude(weight) if self.smoothing > 0.0 else weight.sign()
+
+    def smoothed(self, tau: float) -> IBP:
+        """See the base class."""
+        return replace(self, smoothing=tau)
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
@@ -154,7 +192,14 @@ class PGD(Adversary):
         return graph.evaluate(params, worst)
 
     def extremes(
-        self, graph: Graph, params: Params, x: Tensor, radius: Tensor, domain: Domain, starts: Tensor | None
+        self,
+        graph: Graph,
+        params: Params,
+        x: Tensor,
+        radius: Tensor,
+        domain: Domain,
+        starts: Tensor | None,
+        on_box: BoxObserver | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See the base class; one attack for each output and direction."""
         frozen = {name: tensor.detach() for name, tensor in params.items()}

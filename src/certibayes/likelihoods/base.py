@@ -76,6 +76,21 @@ class Likelihood:
         """Return values, gradient and squared per-example gradients; by ``vmap(grad)``, which is right and slow."""
         return per_example_gradients(self, graph, params, buffers, batch, noise)
 
+    def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw targets from the network's own clean prediction, as the Fisher information needs them.
+
+        Args:
+            graph: the network.
+            params: parameters and buffers of one weight sample.
+            inputs: (B, ...).
+            generator: on the device of the inputs.
+        """
+        raise NotImplementedError(f'{type(self).__name__} has no predicted_targets; take fisher="empirical".')
+
+    def smoothed(self, tau: float) -> Likelihood:
+        """Return a likelihood that depends smoothly on the weights, where bounds with |w| do not."""
+        return self
+
     def validate(self, graph: Graph, batch: Batch) -> None:
         """Raise if data and network do not fit this likelihood; called once, at the border."""
 

@@ -8,7 +8,7 @@ With IBP as the adversary the minimum is replaced by a lower bound, and so is th
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from certibayes.likelihoods.curvature import (
     BoxObserver,
     PointObserver,
     applies_to,
-    linear_layer_gradients,
+    layer_gradients,
 )
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution
 from certibayes.likelihoods.robust import draw_noise
@@ -50,14 +50,18 @@ class Categorical(Likelihood):
         """See the base class."""
         return label_log_probability(graph.evaluate(params, batch.inputs, on_point), batch.targets)
 
+    def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """See the base class."""
+        return drawn_labels(graph.evaluate(params, inputs), generator)
+
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
-        """See the base class; in closed form for networks of linear layers."""
+        """See the base class; in closed form for networks of linear and convolutional layers."""
         if not applies_to(graph):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
         weights = {**buffers, **params}
-        return linear_layer_gradients(
+        return layer_gradients(
             graph,
             params,
             len(batch.inputs),
@@ -69,6 +73,11 @@ class Categorical(Likelihood):
 def label_log_probability(logits: Tensor, labels: Tensor) -> Tensor:
     """Log softmax of each example's own class, (B,)."""
     return label_scores(functional.log_softmax(logits, -1), labels)
+
+
+def drawn_labels(logits: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw one class for each example from the softmax of its logits, (B,)."""
+    return torch.multinomial(functional.softmax(logits, -1), 1, generator=generator).squeeze(-1)
 
 
 @dataclass(frozen=True)
@@ -121,19 +130,28 @@ class RobustCategorical(Likelihood):
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
-        """See the base class; in closed form for linear layers, interval boxes and a single radius."""
+        """See the base class; in closed form for interval boxes and a single radius, where the layers have one."""
         passes = (("point",) if self.radius.clean > 0 else ()) + (("centre", "radius") if len(noise.radii) else ())
         closed = len(noise.radii) == 0 or (self.adversary.one_box and len(noise.radii) == 1)
         if not (closed and applies_to(graph)):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
         weights = {**buffers, **params}
-        return linear_layer_gradients(
+        return layer_gradients(
             graph,
             params,
             len(batch.inputs),
             lambda on_point, on_box: self.log_likelihood(graph, weights, batch, noise, on_point, on_box),
             passes=passes,
+            slope=self.adversary.slope,
         )
+
+    def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """See the base class."""
+        return drawn_labels(graph.evaluate(params, inputs), generator)
+
+    def smoothed(self, tau: float) -> RobustCategorical:
+        """See the base class."""
+        return replace(self, adversary=self.adversary.smoothed(tau))
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""

@@ -1,54 +1,74 @@
-"""Squared per-example gradients of linear layers, without materialising per-example gradients.
+"""Squared per-example gradients of linear and convolutional layers, from one backward pass over the batch.
 
 Under the robust likelihood a weight matrix enters three times: as W x in the clean forward pass, as W c for the
 centre of the box, and as |W| r for its radius. The gradient of one example b is therefore
 
-    G_b = d_b x_bᵀ + e_b c_bᵀ + sign(W) * (f_b r_bᵀ),
+    G_b = d_b x_bᵀ + e_b c_bᵀ + s(W) * (f_b r_bᵀ),
 
-where d, e, f are the derivatives of its log-likelihood with respect to the three outputs. Squares and cross terms,
-summed over b, are matrix products of elementwise products: six in all. The derivatives come from one backward pass
-with respect to zero *probes* added to the outputs of each layer, in which no weight gradient is formed.
+where d, e, f are the derivatives of its log-likelihood with respect to the three outputs, and s is the slope of |.|,
+or of what an adversary puts in its place. The derivatives come from one backward pass with respect to zero *probes*
+added to the outputs of each layer, in which no weight gradient is formed.
+
+In a linear layer the squares and cross terms of G_b, summed over b, are matrix products of elementwise products: six
+in all, and no example's gradient is ever written down. In a convolution x_b is a matrix with one column of inputs for
+each output pixel, d_b has a column for each pixel too, and the square of their product is no product of squares.
+There G_b is written down for one layer and one chunk of the batch at a time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from certibayes.bounds import Box
 from certibayes.likelihoods.base import Gradients
 from certibayes.networks import Graph, Node, Params
-from certibayes.networks.operations import Linear
+from certibayes.networks.operations import Conv2d, Linear, Operation
 
 PointObserver = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
 BoxObserver = Callable[[Node, tuple[Box, ...], Box], Box]
 Evaluate = Callable[[PointObserver, BoxObserver], Tensor]
 """Computes the log-likelihood (B,) of one point pass and at most one box pass, letting observers look on."""
 
+CHUNK = 2**22
+"""Floats a convolution may write down at a time: 16 MiB in float32. With more, a CPU waits for fresh memory."""
+
 
 class _Use(NamedTuple):
-    """One use of a layer's weights: derivative of the output (B, m) and input (B, n)."""
+    """One use of a layer's weights: derivative of the output (B, m) and input (B, n), or images of them."""
 
     derivative: Tensor
     value: Tensor
 
 
 def applies_to(graph: Graph) -> bool:
-    """Tell whether every parameter belongs to exactly one linear layer, used once."""
+    """Tell whether every parameter belongs to exactly one linear or convolutional layer, used once."""
+    layers = [node for node in graph.nodes if _is_layer(node)]
     used = [name for node in graph.nodes for name in node.roles.values() if name in graph.parameters]
-    linear = {name for node in graph.nodes if isinstance(node.operation, Linear) for name in node.roles.values()}
-    flat = all(len(node.shape) == 1 for node in graph.nodes if isinstance(node.operation, Linear))
-    return flat and len(used) == len(set(used)) and set(used) <= linear and set(used) == set(graph.parameters)
+    owned = {name for node in layers for name in node.roles.values()}
+    return len(used) == len(set(used)) and set(used) <= owned and set(used) == set(graph.parameters)
 
 
-def linear_layer_gradients(
-    graph: Graph, params: Params, batch_size: int, evaluate: Evaluate, passes: tuple[str, ...]
+def _is_layer(node: Node) -> bool:
+    """Tell whether the node is a convolution, or a linear layer of flat inputs."""
+    return isinstance(node.operation, Conv2d) or (isinstance(node.operation, Linear) and len(node.shape) == 1)
+
+
+def layer_gradients(
+    graph: Graph,
+    params: Params,
+    batch_size: int,
+    evaluate: Evaluate,
+    passes: tuple[str, ...],
+    slope: Callable[[Tensor], Tensor] = torch.sign,
 ) -> Gradients:
-    """Compute ``Gradients`` for a network all of whose parameters are in linear layers.
+    """Compute ``Gradients`` for a network all of whose parameters are in linear and convolutional layers.
 
     Args:
         graph: the network; ``applies_to`` it.
@@ -56,8 +76,9 @@ def linear_layer_gradients(
         batch_size: B.
         evaluate: the log-likelihood.
         passes: which of "point", "centre", "radius" ``evaluate`` makes.
+        slope: derivative s(W), elementwise, of the weights by which the radius is multiplied.
     """
-    layers = [node for node in graph.nodes if isinstance(node.operation, Linear)]
+    layers = [node for node in graph.nodes if _is_layer(node) and not params.keys().isdisjoint(node.roles.values())]
     like = next(iter(params.values()))
     probes = {node.name: {kind: like.new_zeros(batch_size, *node.shape) for kind in passes} for node in layers}
 
@@ -85,15 +106,43 @@ def linear_layer_gradients(
     squares: dict[str, Tensor] = {}
     for node in layers:
         uses = {kind: _Use(derivatives[node.name][kind], inputs[node.name][kind]) for kind in passes}
-        plain = [use for kind, use in uses.items() if kind != "radius"]
-        weight = node.roles["weight"]
-        sign = params[weight].sign() if "radius" in uses else None
-        gradient[weight], squares[weight] = _weight_sums(plain, uses.get("radius"), sign)
-        if "bias" in node.roles:
+        radius = uses.pop("radius", None)
+        plain = list(uses.values())
+        weight, bias = node.roles["weight"], node.roles.get("bias")
+        if weight in params:
+            gradient[weight], squares[weight] = _weight_sums(node.operation, params[weight], plain, radius, slope)
+        if bias is not None and bias in params:
             total = torch.stack([use.derivative for use in plain]).sum(0)
-            gradient[node.roles["bias"]] = total.sum(0)
-            squares[node.roles["bias"]] = total.square().sum(0)
+            total = total.reshape(*total.shape[:2], -1).sum(-1)
+            gradient[bias] = total.sum(0)
+            squares[bias] = total.square().sum(0)
     return Gradients(values, gradient, squares)
+
+
+def _weight_sums(
+    operation: Operation,
+    weight: Tensor,
+    plain: list[_Use],
+    radius: _Use | None,
+    slope: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return the sum and the sum of squares of the per-example gradients of one layer's weights."""
+    factor = None if radius is None else slope(weight)
+    if isinstance(operation, Conv2d):
+        return _convolution_sums(operation, weight, plain, radius, factor)
+    return _linear_sums(plain, radius, factor)
+
+
+def _linear_sums(plain: list[_Use], radius: _Use | None, slope: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Multiply out the squares of a weight matrix (m, n)."""
+    terms = [_product(use, use) for use in plain]
+    terms += [_product(one, other, 2.0) for one, other in combinations(plain, 2)]
+    gradient = _outer(plain)
+    if radius is None or slope is None:
+        return gradient, _outer(terms)
+    squares = torch.addcmul(_outer(terms), slope.square(), _outer([_product(radius, radius)]))
+    crossed = _outer([_product(use, radius, 2.0) for use in plain])
+    return torch.addcmul(gradient, slope, _outer([radius])), torch.addcmul(squares, slope, crossed)
 
 
 def _outer(uses: list[_Use]) -> Tensor:
@@ -105,14 +154,34 @@ def _product(one: _Use, other: _Use, factor: float = 1.0) -> _Use:
     return _Use(one.derivative * other.derivative * factor, one.value * other.value)
 
 
-def _weight_sums(plain: list[_Use], radius: _Use | None, sign: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the sum and the sum of squares of the per-example gradients of one weight matrix."""
-    terms = [_product(use, use) for use in plain]
-    terms += [_product(one, other, 2.0) for one, other in combinations(plain, 2)]
-    gradient = _outer(plain)
-    if radius is None or sign is None:
-        return gradient, _outer(terms)
-    # |w| has derivative 0 at w = 0, hence the square of the sign.
-    squares = torch.addcmul(_outer(terms), sign.abs(), _outer([_product(radius, radius)]))
-    crossed = _outer([_product(use, radius, 2.0) for use in plain])
-    return torch.addcmul(gradient, sign, _outer([radius])), torch.addcmul(squares, sign, crossed)
+def _convolution_sums(
+    operation: Conv2d, weight: Tensor, plain: list[_Use], radius: _Use | None, slope: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Write down the gradients of filters (O, C / groups, kh, kw), a chunk of examples at a time."""
+    batch_size, *shape = plain[0].derivative.shape
+    patches = weight[0].numel() * operation.groups * math.prod(shape[1:])
+    # Many pixels make the patches of one use large, many channels the gradients of two.
+    size = max(1, CHUNK // max(patches, 2 * weight.numel()))
+    gradient, squares = torch.zeros_like(weight), torch.zeros_like(weight)
+    for start in range(0, batch_size, size):
+        chunk = slice(start, start + size)
+        each = torch.stack([_filter_gradients(operation, weight, use, chunk) for use in plain]).sum(0)
+        if radius is not None and slope is not None:
+            each.addcmul_(slope, _filter_gradients(operation, weight, radius, chunk))
+        gradient += each.sum(0)
+        squares += each.square_().sum(0)
+    return gradient, squares
+
+
+def _filter_gradients(operation: Conv2d, weight: Tensor, use: _Use, chunk: slice) -> Tensor:
+    """Return each example's gradient (b, O, C / groups, kh, kw) of the filters in one use of them.
+
+    A convolution is a product of the filters with the input's patches, one column (C / groups) kh kw for each of the
+    L output pixels; its gradient is the derivative (O / groups, L) times the transpose of that, group by group.
+    """
+    derivative, value = use.derivative[chunk], use.value[chunk]
+    kernel = weight.shape[2:]
+    patches = functional.unfold(value, kernel, operation.dilation, operation.padding, operation.stride)
+    grouped = (len(value) * operation.groups, -1, patches.shape[-1])
+    filters = derivative.reshape(grouped) @ patches.reshape(grouped).mT
+    return filters.reshape(len(value), *weight.shape)

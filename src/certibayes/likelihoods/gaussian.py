@@ -10,7 +10,7 @@ where f_max and f_min are the extremes over the ball and E averages over p_eps; 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ from certibayes.bounds import Domain
 from certibayes.bounds.checks import require_domain
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversary import IBP, Adversary
-from certibayes.likelihoods.base import Batch, Likelihood, Noise
+from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
+from certibayes.likelihoods.curvature import BoxObserver, PointObserver, applies_to, layer_gradients
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution, TwoPoint
 from certibayes.likelihoods.robust import draw_noise
 from certibayes.networks import Graph, Params
@@ -62,19 +63,57 @@ class RobustGaussian(Likelihood):
         """See the base class."""
         return draw_noise(self.radius, self.ramp, self.adversary.needs_starts, progress, batch, generator)
 
-    def log_likelihood(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Tensor:
+    def log_likelihood(
+        self,
+        graph: Graph,
+        params: Params,
+        batch: Batch,
+        noise: Noise,
+        on_point: PointObserver | None = None,
+        on_box: BoxObserver | None = None,
+    ) -> Tensor:
         """See the base class and the module."""
         lower = upper = torch.zeros_like(batch.targets)
         if self.radius.clean > 0.0:
-            prediction = graph.evaluate(params, batch.inputs)
+            prediction = graph.evaluate(params, batch.inputs, on_point)
             lower = upper = self.radius.clean * prediction
         for k in range(len(noise.radii)):
-            low, high = self.adversary.extremes(graph, params, batch.inputs, noise.radii[k], self.domain, noise.starts)
+            low, high = self.adversary.extremes(
+                graph, params, batch.inputs, noise.radii[k], self.domain, noise.starts, on_box
+            )
             weight = noise.log_weights[k].exp()
             lower, upper = lower + weight * low, upper + weight * high
         squared = torch.maximum((upper - batch.targets).square(), (lower - batch.targets).square())
         constant = math.log(2 * math.pi * self.noise_std**2)
         return (-0.5 * (squared / self.noise_std**2 + constant)).sum(-1)
+
+    def value_grad_and_squares(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+    ) -> Gradients:
+        """See the base class; in closed form for interval boxes and a single radius, where the layers have one."""
+        passes = (("point",) if self.radius.clean > 0 else ()) + (("centre", "radius") if len(noise.radii) else ())
+        closed = len(noise.radii) == 0 or (self.adversary.one_box and len(noise.radii) == 1)
+        if not (closed and applies_to(graph)):
+            return super().value_grad_and_squares(graph, params, buffers, batch, noise)
+        weights = {**buffers, **params}
+        return layer_gradients(
+            graph,
+            params,
+            len(batch.inputs),
+            lambda on_point, on_box: self.log_likelihood(graph, weights, batch, noise, on_point, on_box),
+            passes=passes,
+            slope=self.adversary.slope,
+        )
+
+    def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """See the base class: the prediction plus observation noise."""
+        mean = graph.evaluate(params, inputs)
+        noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        return mean + self.noise_std * noise
+
+    def smoothed(self, tau: float) -> RobustGaussian:
+        """See the base class."""
+        return replace(self, adversary=self.adversary.smoothed(tau))
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""

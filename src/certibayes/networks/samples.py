@@ -37,7 +37,7 @@ def stack(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> Iterator[Result]:
     """Yield ``function`` of chunks of samples, each result with a leading dimension of that chunk's size.
 
-    ``function`` takes the parameters of one network and returns a tensor or a tuple of tensors.
+    ``function`` takes the parameters of one network and returns a tensor, or tensors in tuples and dictionaries.
     """
     total = count(stacked)
     on_gpu = next(iter(stacked.values())).is_cuda
@@ -60,6 +60,7 @@ def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> It
         start += chunk
 
 
-def map_samples(function: Callable[[dict[str, Tensor]], Tensor], stacked: Params) -> Tensor:
-    """Return ``function`` of every sample, stacked: (S, ...)."""
-    return torch.cat(list(each(function, stacked)))
+def map_samples(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> Result:
+    """Return ``function`` of every sample; each tensor of its result stacked, (S, ...)."""
+    parts = list(each(function, stacked))
+    return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)

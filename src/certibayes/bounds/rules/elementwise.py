@@ -32,7 +32,7 @@ def batch_norm_interval(operation: ops.BatchNorm, weights: Weights, boxes: tuple
     scale = torch.rsqrt(weights["running_var"] + operation.eps)
     if "weight" in weights:
         scale = scale * weights["weight"]
-    scale = _per_channel(scale.abs(), box.centre)
+    scale = _per_channel(rounding.magnitude(scale), box.centre)
     spread = box.radius
     if rounding.outward:
         mean = _per_channel(weights["running_mean"].abs(), box.centre)

@@ -1,0 +1,124 @@
+"""Laplace: a Gaussian around the most probable weights (MacKay, 1992; Daxberger et al., 2021).
+
+After MAP training has found w*, with prior precision δ and temperature T,
+
+    q(w) = N( w*, T Λ⁻¹ ),        Λ = F + δ,        F = Σ_i E[ ∇log p(y | x_i, w*) ∇log p(y | x_i, w*)ᵀ ],
+
+where y is drawn from the network's own prediction: F is the Fisher information, which for the standard likelihoods is the
+generalised Gauss-Newton matrix. ``fisher="empirical"`` takes the labels of the data instead. Λ is kept as its diagonal, or
+in full for the last layer alone, with all other weights fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.inference.algorithm import Sweep
+from certibayes.inference.map import MAP, MAPState
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks import Graph
+from certibayes.posteriors import DiagonalGaussian, LastLayerGaussian, Posterior
+
+
+@dataclass(frozen=True)
+class Laplace(MAP):
+    """Laplace approximation on top of MAP. With ``epochs=0`` it is made around the network as it is.
+
+    Attributes:
+        lr: learning rate of the MAP training.
+        optimizer: ``"adam"`` or ``"sgd"``.
+        betas: decay of the moments; SGD takes the first as momentum.
+        structure: ``"diagonal"``, or ``"last-layer"`` for a full covariance of the last layer's weights.
+        fisher: ``"model"`` draws labels from the network's own prediction, ``"empirical"`` takes those of the data.
+        draws: labels drawn for each example (model).
+    """
+
+    temperature_in: ClassVar[str] = "finalise"
+    post_hoc: ClassVar[bool] = True
+
+    structure: str = "diagonal"
+    fisher: str = "model"
+    draws: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.structure not in ("diagonal", "last-layer"):
+            raise InvalidInput(f'structure must be "diagonal" or "last-layer", got {self.structure!r}.')
+        if self.fisher not in ("model", "empirical"):
+            raise InvalidInput(f'fisher must be "model" or "empirical", got {self.fisher!r}.')
+        if self.draws < 1:
+            raise InvalidInput(f"draws must be at least 1, got {self.draws}.")
+
+    def finalise(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+        """Go over the data once for the curvature, and return the Gaussian."""
+        labelled = (
+            (self._relabelled(target, state, batch, generator), noise) for batch, noise in sweep for _ in self._passes
+        )
+        if self.structure == "diagonal":
+            return self._diagonal(target, state, labelled)
+        return self._last_layer(target, state, labelled)
+
+    @property
+    def _passes(self) -> range:
+        return range(self.draws if self.fisher == "model" else 1)
+
+    def _relabelled(self, target: Target, state: MAPState, batch: Batch, generator: torch.Generator) -> Batch:
+        if self.fisher == "empirical":
+            return batch
+        weights = {**target.buffers, **state.params}
+        drawn = target.likelihood.predicted_targets(target.graph, weights, batch.inputs, generator)
+        return Batch(batch.inputs, drawn)
+
+    def _diagonal(self, target: Target, state: MAPState, labelled: Sweep) -> Posterior:
+        fisher = {name: torch.zeros_like(p) for name, p in state.params.items()}
+        for batch, noise in labelled:
+            squares = target.gradients(state.params, batch, noise).squares
+            fisher = {name: f + squares[name] / len(self._passes) for name, f in fisher.items()}
+        std = {name: (target.temperature / (f + target.precision[name])).sqrt() for name, f in fisher.items()}
+        return DiagonalGaussian(target.network(), state.params, std)
+
+    def _last_layer(self, target: Target, state: MAPState, labelled: Sweep) -> Posterior:
+        names = last_layer(target.graph)
+        precision = torch.cat([target.precision[name].expand(state.params[name].numel()) for name in names])
+        # In float64: the matrix is about to be inverted.
+        total = torch.diag(precision.double())
+        for batch, noise in labelled:
+            rows = _per_example(target, state.params, names, batch, noise).double()
+            total.addmm_(rows.T, rows, alpha=1.0 / len(self._passes))
+        # Λ = L Lᵀ, so T Λ⁻¹ = A Aᵀ with A = sqrt(T) L⁻ᵀ.
+        lower = torch.linalg.cholesky(total)
+        identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+        factor = torch.linalg.solve_triangular(lower.T, identity, upper=True) * target.temperature**0.5
+        return LastLayerGaussian(target.network(), state.params, factor.to(state.params[names[0]]), names)
+
+
+def last_layer(graph: Graph) -> tuple[str, ...]:
+    """Return the names of the parameters of the last layer that has any."""
+    for node in reversed(graph.nodes):
+        names = tuple(name for name in node.roles.values() if name in graph.parameters)
+        if names:
+            return names
+    raise InvalidInput("the network has no parameters.")
+
+
+def _per_example(
+    target: Target, params: dict[str, Tensor], names: tuple[str, ...], batch: Batch, noise: Noise
+) -> Tensor:
+    """Gradients of every example's log-likelihood with respect to some parameters, (B, P), in the order of names."""
+
+    def one(chosen: dict[str, Tensor], x: Tensor, y: Tensor, start: Tensor | None) -> Tensor:
+        single = noise._replace(starts=None if start is None else start[None])
+        return target.log_likelihood({**params, **chosen}, Batch(x[None], y[None]), single).squeeze(0)
+
+    chosen = {name: params[name] for name in names}
+    starts_dim = None if noise.starts is None else 0
+    gradients = torch.vmap(torch.func.grad(one), in_dims=(None, 0, 0, starts_dim))(
+        chosen, batch.inputs, batch.targets, noise.starts
+    )
+    return torch.cat([gradients[name].flatten(1) for name in names], 1)

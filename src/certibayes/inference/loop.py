@@ -1,0 +1,263 @@
+"""The training loop: steps, and what happens between them: checks, figures, checkpoints, Ctrl-C."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from certibayes.bounds.checks import require_finite
+from certibayes.errors import Diverged, Interrupted, RunExists
+from certibayes.inference import checkpoint as checkpoints
+from certibayes.inference.algorithm import Algorithm, Info
+from certibayes.inference.batches import BatchSource
+from certibayes.inference.display import TrainingDisplay
+from certibayes.inference.interrupt import StopRequest
+from certibayes.inference.schedule import Schedule
+from certibayes.inference.statistics import EXAMPLES, has_statistics, refresh_statistics
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks.seeds import derived_seed
+from certibayes.posteriors import Posterior, versions
+
+Callback = Callable[[dict[str, float]], None]
+"""Called after each epoch with its record: epoch, loss, what the algorithm reports, validation figures, seconds."""
+
+FINITE_EVERY = 50
+"""Steps between checks that the loss is a number."""
+
+
+class FullSweep:
+    """All training examples in batches, each with its noise at full radius; the same again on every pass."""
+
+    def __init__(self, target: Target, source: BatchSource, seed: int):
+        self.target, self.source, self.seed = target, source, seed
+
+    def __iter__(self) -> Iterator[tuple[Batch, Noise]]:
+        """Start over."""
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, "sweep"))
+        for batch in self.source.everything():
+            yield batch, self.target.likelihood.draw(1.0, batch, generator)
+
+
+@dataclass
+class Loop:
+    """Training of one posterior at one temperature.
+
+    Attributes:
+        algorithm: what makes the steps.
+        target: what is inferred.
+        source: training data.
+        held: validation data, if any.
+        schedule: of the learning rate.
+        seed: of every random number.
+        settings: for the posterior's metadata, and to tell this run from others when it is resumed.
+        callbacks: called after each epoch.
+        device: where to compute.
+        directory: for checkpoints, if any are wanted.
+        checkpoint_every: seconds between checkpoints.
+    """
+
+    algorithm: Algorithm[Any]
+    target: Target
+    source: BatchSource
+    held: Batch | None
+    schedule: Schedule
+    seed: int
+    settings: dict[str, Any]
+    callbacks: tuple[Callback, ...]
+    device: torch.device
+    directory: Path | None = None
+    checkpoint_every: float = 60.0
+
+    def __post_init__(self) -> None:
+        self.total = self.target.total_steps
+        # As JSON gives them back (lists for tuples), so that they compare equal to what a file holds.
+        self.settings = json.loads(json.dumps(self.settings))
+        self.identity = json.loads(json.dumps({**self.settings, "graph": self.target.graph.to_json()}))
+        self.generators = {
+            "likelihood": torch.Generator().manual_seed(derived_seed(self.seed, "likelihood")),
+            "algorithm": torch.Generator(self.device).manual_seed(derived_seed(self.seed, "algorithm")),
+        }
+        self.done = checkpoints.Progress()
+        self.losses: list[Tensor] = []
+        self.info: Info = {}
+        self.fixed_noise: Noise | None = None
+        self.saved = time.monotonic()
+
+    def train(self, params: dict[str, Tensor], resume: bool, shown: bool, title: str) -> None:
+        """Make all steps that are still to be made."""
+        self.state = self.algorithm.init(self.target, params, self.generators["algorithm"])
+        if self._has_checkpoint():
+            self._restore(resume)
+        elif has_statistics(self.target.graph):
+            self._refresh()
+        with TrainingDisplay(title, self.total, self.done.step, shown) as display, StopRequest() as stop:
+            while self.done.step < self.total:
+                self._epoch(display, stop)
+        self._save()
+
+    def posterior(self, temperature: float | None = None) -> Posterior:
+        """Return the posterior; at another temperature only where that enters at the end alone."""
+        target, settings = self.target, self.settings
+        if temperature is not None:
+            target = dataclasses.replace(target, temperature=temperature)
+            settings = {**settings, "temperature": temperature}
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self.seed, "finalise"))
+        sweep = FullSweep(target, self.source, self.seed)
+        posterior = self.algorithm.finalise(target, self.state, sweep, generator)
+        posterior.metadata.update(settings, history=self.done.history, versions=versions())
+        return posterior
+
+    def _epoch(self, display: TrainingDisplay, stop: StopRequest) -> None:
+        """Make the steps of one epoch that are still to be made."""
+        started = time.monotonic()
+        epoch, first = divmod(self.done.step, self.source.steps)
+        for batch in self.source.epoch(derived_seed(self.seed, "epoch", epoch), skip=first):
+            if epoch == 0 and self.source.data is None:
+                # Data in memory were checked as a whole; what a loader yields is seen here for the first time.
+                require_finite(batch.inputs, "the training inputs")
+                self.target.likelihood.validate(self.target.graph, batch)
+            self._step(batch)
+            if len(self.losses) == FINITE_EVERY:
+                self._drain(display)
+            # An epoch's last step is followed by its figures; they belong into the same checkpoint.
+            if self.done.step % self.source.steps:
+                self._pause(display, stop)
+        self._drain(display)
+        if has_statistics(self.target.graph) and not self.algorithm.full_batch:
+            self._refresh()
+        self._finish_epoch(epoch, time.monotonic() - started, display)
+        self._pause(display, stop)
+
+    def _pause(self, display: TrainingDisplay, stop: StopRequest) -> None:
+        """Between two steps: write a checkpoint if it is time, and stop if that was asked for."""
+        due = self.directory is not None and time.monotonic() - self.saved > self.checkpoint_every
+        if not (due or stop.asked):
+            return
+        self._drain(display)
+        self._save()
+        if stop.asked and self.done.step < self.total:
+            raise Interrupted(
+                f"stopped after {self.done.step} of {self.total} steps. "
+                + (
+                    f"A checkpoint is in {self.directory}; resume=True (--resume) goes on from it."
+                    if self.directory is not None
+                    else "No checkpoint directory was given, so nothing was kept; pass checkpoint=... next time."
+                )
+            )
+
+    def _step(self, batch: Batch) -> None:
+        fraction = self.done.step / self.total
+        lr = torch.full_like(self.state.lr, self.algorithm.lr * self.schedule(fraction))
+        self.state, self.info = self.algorithm.update(
+            self.target, self.state._replace(lr=lr), batch, self._noise(fraction, batch), self.generators["algorithm"]
+        )
+        self.done.step += 1
+        if self.algorithm.collects(self.target, self.done.step):
+            self.state = self.algorithm.collect(self.target, self.state)
+        self.losses.append(self.info["loss"])
+
+    def _noise(self, fraction: float, batch: Batch) -> Noise:
+        if not self.algorithm.full_batch:
+            return self.target.likelihood.draw(fraction, batch, self.generators["likelihood"])
+        if self.fixed_noise is None:
+            # One function of the weights for the whole run: a sampler's acceptance compares values of it.
+            generator = torch.Generator().manual_seed(derived_seed(self.seed, "fixed noise"))
+            self.fixed_noise = self.target.likelihood.draw(1.0, batch, generator)
+        return self.fixed_noise
+
+    def _has_checkpoint(self) -> bool:
+        return self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists()
+
+    def _restore(self, resume: bool) -> None:
+        assert self.directory is not None
+        if not resume:
+            raise RunExists(
+                f"{self.directory} already holds a run. Pass resume=True (--resume) to go on with it, or choose "
+                "another directory."
+            )
+        self.state, buffers, self.done = checkpoints.read_checkpoint(
+            self.directory, self.identity, self.state, self.target.buffers, self.generators
+        )
+        self.target = dataclasses.replace(self.target, buffers=buffers)
+
+    def _require_finite_state(self) -> None:
+        """A loss tells of divergence one step late; the state itself must be sound before it is kept."""
+        leaves = pytree.tree_leaves(self.state)
+        if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves):
+            raise self._diverged()
+
+    def _diverged(self) -> Diverged:
+        return Diverged(
+            f"training left the finite numbers by step {self.done.step}. Lower the learning rate, ramp the radius over "
+            "more of the training, or narrow the prior."
+            + (f" The last checkpoint in {self.directory} is still good." if self._has_checkpoint() else "")
+        )
+
+    def _save(self) -> None:
+        self._require_finite_state()
+        if self.directory is not None:
+            checkpoints.write_checkpoint(
+                self.directory, self.identity, self.state, self.target.buffers, self.generators, self.done
+            )
+        self.saved = time.monotonic()
+
+    def _refresh(self) -> None:
+        buffers = refresh_statistics(
+            self.target.graph,
+            self.algorithm.point(self.state),
+            self.target.buffers,
+            self.source.inputs(EXAMPLES),
+        )
+        self.target = dataclasses.replace(self.target, buffers=buffers)
+
+    def _drain(self, display: TrainingDisplay) -> None:
+        """Bring losses to the host in one go, check them and show the last."""
+        if not self.losses:
+            return
+        values = torch.stack(self.losses).double().cpu()
+        if not bool(torch.isfinite(values).all()):
+            raise self._diverged()
+        # Added one by one, so that the sum does not depend on where a checkpoint fell.
+        for value in values.tolist():
+            self.done.loss_sum += value
+        self.losses.clear()
+        display.show(self.done.step, values[-1].item())
+
+    def _finish_epoch(self, epoch: int, seconds: float, display: TrainingDisplay) -> None:
+        record = {"epoch": float(epoch + 1), "loss": self.done.loss_sum / self.source.steps}
+        self.done.loss_sum = 0.0
+        record |= {name: float(value) for name, value in self.info.items() if name != "loss"}
+        if self.held is not None:
+            record |= self._validate(self.held)
+        self.done.history.append(record)
+        display.epoch(record)
+        for callback in self.callbacks:
+            callback({**record, "seconds": seconds})
+
+    @torch.no_grad()
+    def _validate(self, held: Batch) -> dict[str, float]:
+        """Judge the mean network on held-out data, at full radii."""
+        params = self.algorithm.point(self.state)
+        likelihoods, hits = [], []
+        generator = torch.Generator().manual_seed(derived_seed(self.seed, "validation noise"))
+        for inputs, targets in zip(held.inputs.split(1000), held.targets.split(1000), strict=True):
+            batch = Batch(inputs, targets)
+            noise = self.target.likelihood.draw(1.0, batch, generator)
+            likelihoods.append(self.target.log_likelihood(params, batch, noise))
+            if not targets.is_floating_point():
+                outputs = self.target.graph.evaluate({**self.target.buffers, **params}, inputs)
+                hits.append(outputs.argmax(-1) == targets)
+        record = {"validation_loss": -float(torch.cat(likelihoods).mean())}
+        if hits:
+            record["validation_accuracy"] = float(torch.cat(hits).float().mean())
+        return record

@@ -1,0 +1,137 @@
+"""SGHMC with cyclical steps (Chen et al., 2014; Zhang et al., 2020, "Cyclical stochastic gradient MCMC").
+
+Hamiltonian dynamics with gradients of mini-batches and friction α in the place of an acceptance test. With N examples,
+prior precision δ, temperature T, the gradient g of a batch's mean loss and ξ ~ N(0, 1),
+
+    v ← (1 - α) v - r (g + δ/N w) + sqrt(2 α r T / N) ξ,        w ← w + v,
+    r = lr/2 (cos(π c) + 1),
+
+where c in [0, 1) is the place in the current cycle. Each cycle first explores without ξ, like gradient descent, then
+samples; large rates at its start carry the chain to another mode, small ones at its end describe that mode. The bias of
+the sampler vanishes with the rate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
+from certibayes.inference.statistics import with_statistics
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks import Params
+from certibayes.posteriors import Posterior, Samples
+
+
+class SGHMCState(NamedTuple):
+    """State of SGHMC; samples have a leading dimension."""
+
+    params: dict[str, Tensor]
+    velocity: dict[str, Tensor]
+    samples: dict[str, Tensor]
+    kept: Tensor
+    step: Tensor
+    lr: Tensor
+
+
+@dataclass(frozen=True)
+class SGHMC(Algorithm[SGHMCState]):
+    """Stochastic gradient Hamiltonian Monte Carlo with cyclical steps.
+
+    Attributes:
+        lr: rate at the start of each cycle.
+        friction: α; 1 - α is the momentum.
+        cycles: number of cycles.
+        exploration: fraction of each cycle that is not sampled.
+        samples: draws to keep, an equal share from each cycle.
+        floor: smallest rate, relative to ``lr``, so that the end of a cycle still moves.
+    """
+
+    constant_rate: ClassVar[bool] = True
+
+    lr: float = 0.05
+    friction: float = 0.1
+    cycles: int = 4
+    exploration: float = 0.7
+    samples: int = 36
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        require_rates(self.lr, (self.exploration, 0.0))
+        if not (0.0 < self.friction <= 1.0 and 0.0 <= self.floor <= 1.0):
+            raise InvalidInput(f"friction and floor are fractions, got {self.friction}, {self.floor}.")
+        if self.cycles < 1 or self.samples < self.cycles or self.samples % self.cycles:
+            raise InvalidInput(f"samples must be a multiple of cycles, got {self.samples} and {self.cycles}.")
+
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> SGHMCState:
+        """Start from the network's parameters, at rest."""
+        kept = sum(self.collects(target, step) for step in range(1, target.total_steps + 1))
+        if kept < self.samples:
+            raise InvalidInput(
+                f"{target.total_steps} steps have room for {kept} of {self.samples} samples. Train for more epochs, or "
+                "ask for fewer samples."
+            )
+        like = next(iter(params.values()))
+        velocity = {name: torch.zeros_like(p) for name, p in params.items()}
+        samples = {name: p.new_zeros(self.samples, *p.shape) for name, p in params.items()}
+        zero = like.new_zeros(())
+        return SGHMCState(dict(params), velocity, samples, zero, zero, like.new_full((), self.lr))
+
+    def _cycle(self, target: Target) -> int:
+        """Steps of a cycle."""
+        return max(1, math.ceil(target.total_steps / self.cycles))
+
+    def update(
+        self, target: Target, state: SGHMCState, batch: Batch, noise: Noise, generator: torch.Generator
+    ) -> tuple[SGHMCState, Info]:
+        """Make one step."""
+        loss, gradient = target.mean_loss_and_gradient(state.params, batch, noise)
+        cycle = self._cycle(target)
+        place = torch.remainder(state.step, cycle) / cycle
+        rate = state.lr * (self.floor + (1.0 - self.floor) * 0.5 * (torch.cos(math.pi * place) + 1.0))
+        sampling = (place >= self.exploration).to(rate)
+        spread = torch.sqrt(2.0 * self.friction * rate * (target.temperature / target.data_size)) * sampling
+        params, velocity = {}, {}
+        for name, w in state.params.items():
+            slope = torch.addcmul(gradient[name], w, target.precision[name] / target.data_size)
+            normal = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
+            velocity[name] = normal.mul_(spread).add_(state.velocity[name], alpha=1.0 - self.friction)
+            velocity[name].sub_(slope.mul_(rate))
+            params[name] = w + velocity[name]
+        new = state._replace(params=params, velocity=velocity, step=state.step + 1)
+        return new, {"loss": loss, "rate": rate}
+
+    def collects(self, target: Target, step: int) -> bool:
+        """See the base class: evenly over the sampled part of each cycle, its last step included."""
+        cycle, share = self._cycle(target), self.samples // self.cycles
+        number, place = divmod(step - 1, cycle)
+        # The last cycle may be cut short.
+        length = min(cycle, target.total_steps - number * cycle)
+        explored = math.ceil(self.exploration * cycle)
+        sampled = length - explored
+        if sampled < share or place < explored:
+            return False
+        done = place - explored
+        return (done + 1) * share // sampled > done * share // sampled
+
+    def collect(self, target: Target, state: SGHMCState) -> SGHMCState:
+        """Copy the iterate into the next free place."""
+        place = state.kept.long()[None]
+        samples = {name: s.index_copy(0, place, state.params[name][None]) for name, s in state.samples.items()}
+        return state._replace(samples=samples, kept=state.kept + 1)
+
+    def point(self, state: SGHMCState) -> dict[str, Tensor]:
+        """See the base class: the iterate."""
+        return state.params
+
+    def finalise(self, target: Target, state: SGHMCState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+        """Return the draws, in order."""
+        stacked = with_statistics(target, state.samples, sweep)
+        metadata = {"chains": 1, "sampler": {"step_size": float(state.lr)}}
+        return Samples(target.network(), stacked, metadata=metadata)

@@ -1,0 +1,115 @@
+"""Choosing the temperature on held-out training data.
+
+Each candidate T is judged by the predictive distribution it leads to, under the run's own likelihood at full radius,
+
+    loss(T) = - mean over held-out (x, y) of  log 1/S Σ_s p(y | x, w_s),        w_s ~ q_T,
+
+which for the standard likelihood is the negative log-likelihood of the predictor, and for the robust one a bound on
+that of its worst case. Where T only scales a covariance at the end, one training serves all candidates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import Diverged, InvalidInput
+from certibayes.inference.loop import Loop
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Noise
+from certibayes.networks.samples import count, map_samples
+from certibayes.networks.seeds import derived_seed
+from certibayes.posteriors import Posterior, Samples
+
+CANDIDATES = (1.0, 0.1, 0.01, 0.001)
+"""What ``temperature="validate"`` tries."""
+
+SAMPLES = 35
+"""Weight samples of the predictor that is judged; all that are held, where a posterior is a set of samples."""
+
+Train = Callable[[float, Path | None, str], Loop]
+"""Trains at a temperature, with a directory for checkpoints and a title for the progress bar."""
+
+
+def candidates_of(temperature: float | str | Sequence[float]) -> tuple[float, ...]:
+    """Return the temperatures to try, one if it is given."""
+    if isinstance(temperature, str):
+        if temperature != "validate":
+            raise InvalidInput(f'temperature is a positive number or "validate", got {temperature!r}.')
+        return CANDIDATES
+    candidates = (temperature,) if isinstance(temperature, (int, float)) else tuple(temperature)
+    if not candidates or not all(math.isfinite(t) and t > 0 for t in candidates):
+        raise InvalidInput(f"temperature must be positive, got {temperature}.")
+    if len(set(candidates)) < len(candidates):
+        raise InvalidInput(f"a temperature is there twice: {temperature}.")
+    return tuple(map(float, candidates))
+
+
+def validated(
+    temperature_in: str, candidates: Sequence[float], train: Train, held: Batch, directory: Path | None, name: str
+) -> Posterior:
+    """Return the posterior at the candidate that explains held-out data best.
+
+    Args:
+        temperature_in: see ``Algorithm.temperature_in``.
+        candidates: temperatures.
+        train: makes a trained loop.
+        held: held-out data.
+        directory: for checkpoints, one directory in it for each candidate.
+        name: for the progress bar.
+    """
+    if temperature_in == "nowhere":
+        candidates = candidates[:1]
+    shared = None if temperature_in == "update" else train(candidates[0], directory, name)
+    best: Posterior | None = None
+    curve: list[dict[str, float]] = []
+    lowest = math.inf
+    for temperature in candidates:
+        try:
+            if shared is None:
+                place = None if directory is None else directory / f"temperature-{temperature:g}"
+                loop = train(temperature, place, f"{name}, temperature {temperature:g}")
+            else:
+                loop = shared
+            posterior = loop.posterior(temperature)
+        except Diverged:
+            # A candidate that cannot be trained is a point of the curve like any other: the worst.
+            curve.append({"temperature": temperature, "diverged": 1.0})
+            continue
+        figures = predictive_figures(loop.target, posterior, held, loop.seed)
+        curve.append({"temperature": temperature, **figures})
+        if best is None or figures["validation_loss"] < lowest:
+            best, lowest = posterior, figures["validation_loss"]
+    if best is None:
+        raise Diverged(f"training left the finite numbers at every temperature tried ({candidates}). Lower the rate.")
+    best.metadata["temperature_curve"] = curve
+    return best
+
+
+@torch.no_grad()
+def predictive_figures(target: Target, posterior: Posterior, held: Batch, seed: int) -> dict[str, float]:
+    """Judge a posterior's predictor on held-out data, at full radii: loss, and for classes also accuracy."""
+    number = len(posterior) if isinstance(posterior, Samples) else SAMPLES
+    drawn = posterior.sample(number, torch.Generator().manual_seed(derived_seed(seed, "temperature")))
+    generator = torch.Generator().manual_seed(derived_seed(seed, "validation noise"))
+    losses, hits = [], []
+    for inputs, targets in zip(held.inputs.split(500), held.targets.split(500), strict=True):
+        batch = Batch(inputs, targets)
+        noise = target.likelihood.draw(1.0, batch, generator)
+
+        def judge(params: dict[str, Tensor], batch: Batch = batch, noise: Noise = noise) -> tuple[Tensor, Tensor]:
+            values = target.likelihood.log_likelihood(target.graph, params, batch, noise)
+            return values, target.graph.evaluate(params, batch.inputs)
+
+        values, outputs = map_samples(judge, drawn)
+        losses.append(math.log(count(drawn)) - torch.logsumexp(values.double(), 0))
+        if not targets.is_floating_point():
+            hits.append(outputs.double().softmax(-1).mean(0).argmax(-1) == targets)
+    figures = {"validation_loss": float(torch.cat(losses).mean())}
+    if hits:
+        figures["validation_accuracy"] = float(torch.cat(hits).double().mean())
+    return figures

@@ -1,0 +1,151 @@
+"""``certibayes info`` on runs of Markov chains: sampler figures and convergence, and what it says without them."""
+
+import json
+import sys
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+import certibayes as cb
+from certibayes.cli import app, info
+from certibayes.uncertainty import diagnose
+
+HMC = {"acceptance": 0.8125, "accepted": 26, "proposed": 32, "divergences": 0, "step_size": 0.0125}
+
+
+@pytest.fixture(autouse=True)
+def few_points(monkeypatch):
+    """Every prediction takes a millisecond."""
+    monkeypatch.setattr(info, "POINTS", 20)
+
+
+def invoke(*arguments, env=None):
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "120", **(env or {})})
+
+
+def saved_run(path, chains=4, draws=8, stuck=False, **metadata):
+    """Store independent draws as if they were chains on the digits."""
+    net = cb.networks.mlp(784, [2], 10)
+    generator = torch.Generator().manual_seed(0)
+    stacked = {
+        name: torch.randn(chains * draws, *p.shape, generator=generator) / 28 for name, p in net.named_parameters()
+    }
+    if stuck:
+        stacked = {name: tensor[::draws].repeat_interleave(draws, 0) for name, tensor in stacked.items()}
+    history = [{"loss": 1.0}, {"loss": 0.5}]
+    metadata = {"algorithm": "HMC", "dataset": "digits", "history": history, "chains": chains, **metadata}
+    cb.Samples(net, stacked, metadata={k: v for k, v in metadata.items() if v is not None}).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return saved_run(tmp_path_factory.mktemp("info") / "run", sampler=HMC)
+
+
+def test_json_holds_sampler_and_diagnostics(run, monkeypatch):
+    monkeypatch.undo()
+    record = json.loads(invoke("info", run, "--json").stdout)
+    assert record["sampler"] == HMC
+    figures = record["diagnostics"]
+    assert (figures["dataset"], figures["points"], figures["chains"], figures["draws"]) == ("digits", 200, 4, 8)
+    assert figures["predictions"]["count"] == 2000 and figures["weights"]["count"] == 1000
+    assert figures["predictions"]["stuck"] == 0
+    assert "history" not in record and record["final epoch"] == {"loss": 0.5}
+
+
+def test_json_agrees_with_the_library(run):
+    figures = json.loads(invoke("info", run, "--json").stdout)["diagnostics"]
+    expected = diagnose(cb.load(run), cb.data.load("digits").test.inputs[:20]).summary()
+    assert {key: figures[key] for key in expected} == expected
+
+
+def test_people_see_tables_and_a_verdict(run):
+    page = invoke("info", run).output
+    for words in (
+        "acceptance",
+        "0.8125",
+        "step size",
+        "0.0125",
+        "4 chains, 8 draws each",
+        "R-hat",
+        "ESS",
+        "0 of 1,000",
+    ):
+        assert words in page
+    assert "too few draws to tell" in page
+    assert "{" not in page.replace("{'loss': 0.5}", "").split("sampler")[-1]
+
+
+def test_divergences_are_red(tmp_path, monkeypatch):
+    def page(divergences):
+        out = saved_run(tmp_path / str(divergences), 2, 4, sampler={**HMC, "divergences": divergences})
+        recording = Console(force_terminal=True, color_system="standard", width=120)
+        monkeypatch.setattr(info, "console", recording)
+        with recording.capture() as capture:
+            info.info_command(out)
+        return next(line for line in capture.get().splitlines() if "divergences" in line)
+
+    assert "\x1b[1;31m7" in page(7)
+    assert "31m" not in page(0)
+
+
+def test_stuck_chains_are_told_in_strict_json(tmp_path):
+    run = saved_run(tmp_path, stuck=True, sampler=HMC)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    figures = json.loads(invoke("info", run, "--json").stdout, parse_constant=refuse)["diagnostics"]
+    assert figures["predictions"]["rhat_max"] == "inf" and figures["predictions"]["ess_min"] == 0
+    assert figures["predictions"]["stuck"] == 200 and not figures["passed"]
+    page = invoke("info", run).output
+    assert "∞" in page and "chains are stuck" in page
+
+
+def test_sghmc_has_one_chain_and_fewer_figures(tmp_path):
+    run = saved_run(tmp_path, 1, 12, sampler={"proposed": 12, "step_size": 1e-5})
+    page = invoke("info", run).output
+    assert "1 chain, 12 draws each" in page and "1e-05" in page
+    assert "acceptance" not in page and "divergences" not in page
+
+
+def test_two_draws_are_too_few(tmp_path):
+    page = invoke("info", saved_run(tmp_path, 4, 2)).output
+    assert "unknown" in page and "nothing can be told" in page
+
+
+def test_missing_data_leaves_the_rest_and_names_the_command(tmp_path):
+    run = saved_run(tmp_path / "run", dataset="mnist", sampler=HMC)
+    result = invoke("info", run, "--data-dir", tmp_path)
+    assert result.exit_code == 0
+    assert "certibayes data get mnist" in result.output and "0.8125" in result.output
+    record = json.loads(invoke("info", run, "--data-dir", tmp_path, "--json").stdout)
+    assert "certibayes data get mnist" in record["diagnostics"]["missing"]
+    assert record["sampler"] == HMC
+
+
+def test_a_run_that_names_no_data_leaves_the_rest(tmp_path):
+    result = invoke("info", saved_run(tmp_path, dataset=None, sampler=HMC))
+    assert result.exit_code == 0
+    assert "0.8125" in result.output and "which data" in result.output
+
+
+def test_missing_arviz_leaves_the_rest_and_names_the_extra(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
+    result = invoke("info", run)
+    assert result.exit_code == 0
+    assert 'pip install "certibayes[diagnostics]"' in result.output and "0.8125" in result.output
+
+
+def test_samples_that_are_no_chains_look_as_before(tmp_path):
+    posterior = cb.Samples.from_modules([cb.networks.mlp(784, [2], 10, seed=seed) for seed in range(3)])
+    posterior.metadata.update(algorithm="Ensemble", dataset="digits")
+    posterior.save(tmp_path)
+    record = json.loads(invoke("info", tmp_path, "--json").stdout)
+    assert list(record) == ["posterior", "parameters", "network", "algorithm", "dataset", "versions", "final epoch"]
+    page = invoke("info", tmp_path).output
+    assert len(page.splitlines()) == len(record)
+    assert "R-hat" not in page
