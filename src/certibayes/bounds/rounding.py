@@ -96,7 +96,6 @@ IDEAL = Rounding()
 """Exact arithmetic: for training, and for comparison with the literature."""
 
 
-
 def smoothed(tau: float) -> Rounding:
     """Return exact arithmetic with |w| replaced by sqrt(w² + τ²): bounds that are sound, a little wider, and smooth.
 

@@ -9,6 +9,7 @@ from certibayes.cli.certify import certify_command
 from certibayes.cli.data import data_app
 from certibayes.cli.demo import demo_command
 from certibayes.cli.info import info_command
+from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
 
 app = typer.Typer(
@@ -24,6 +25,7 @@ app.command("demo")(demo_command)
 app.command("train")(train_command)
 app.command("certify")(certify_command)
 app.command("attack")(attack_command)
+app.command("reproduce")(reproduce_command)
 app.add_typer(data_app, name="data")
 app.command("info")(info_command)
 

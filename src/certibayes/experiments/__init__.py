@@ -2,6 +2,8 @@
 
 from certibayes.experiments.demo import DemoResult, run_demo
 from certibayes.experiments.evaluate import Evaluation, evaluate
+from certibayes.experiments.grid import Judging, run_grid
+from certibayes.experiments.inference_study import run_study
 from certibayes.experiments.run import add_figures, load_run, read_record, started_spec, train
 from certibayes.experiments.spec import ALGORITHMS, LIKELIHOODS, TrainSpec
 
@@ -10,12 +12,15 @@ __all__ = [
     "LIKELIHOODS",
     "DemoResult",
     "Evaluation",
+    "Judging",
     "TrainSpec",
     "add_figures",
     "evaluate",
     "load_run",
     "read_record",
     "run_demo",
+    "run_grid",
+    "run_study",
     "started_spec",
     "train",
 ]

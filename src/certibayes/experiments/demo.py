@@ -95,6 +95,6 @@ def run_demo(
     stage("drawing")
     result = DemoResult(evaluations, specs, out)
     write_atomically(out / "results.json", (json.dumps(result.summary(), indent=2) + "\n").encode())
-    demo_figure(evaluations, x, EPS, robust.temperature, out / "figure.png")
+    demo_figure(evaluations, x, EPS, TEMPERATURE, out / "figure.png")
     write_demo_report(result.summary(), evaluations, specs, out)
     return result

@@ -13,7 +13,7 @@ from certibayes.attack import Attacked, attack
 from certibayes.bounds import Domain
 from certibayes.certify import Certificate, certify
 from certibayes.prediction import Predictor
-from certibayes.uncertainty import Uncertainty, uncertainty
+from certibayes.uncertainty import Uncertainty, expected_calibration_error, uncertainty
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,14 @@ class Evaluation:
         attacked: what was found by attack.
         doubt: uncertainty of the clean predictions.
         nll: mean negative log-likelihood of the labels.
+        ece: expected calibration error.
     """
 
     certificate: Certificate
     attacked: Attacked
     doubt: Uncertainty
     nll: float
+    ece: float
 
     def summary(self) -> dict[str, float]:
         """Return the figures; accuracies are fractions of all points."""
@@ -40,19 +42,16 @@ class Evaluation:
             "pgd": self.attacked.standing,
             "certified": self.certificate.certified_fraction,
             "nll": self.nll,
+            "ece": self.ece,
             "mutual_information": float(self.doubt.mutual_information.mean()),
             "disagreement": float(self.doubt.disagreement.mean()),
         }
 
 
 @torch.no_grad()
-def negative_log_likelihood(predictor: Predictor, x: Tensor, y: Tensor, batch_size: int = 500) -> float:
-    """Mean -log p(y) of the predictive distribution."""
-    chosen = [
-        predictor(part).double().gather(-1, labels[:, None])
-        for part, labels in zip(x.split(batch_size), y.split(batch_size), strict=True)
-    ]
-    return -float(torch.cat(chosen).mean())
+def log_probabilities(predictor: Predictor, x: Tensor, batch_size: int = 500) -> Tensor:
+    """Return the predictive distribution's logarithm, float64 (B, C)."""
+    return torch.cat([predictor(part).double() for part in x.split(batch_size)])
 
 
 def evaluate(
@@ -75,4 +74,6 @@ def evaluate(
     attacked = attack(predictor, x, y, eps=eps, domain=domain, steps=steps, restarts=restarts, seed=seed)
     stage("measuring uncertainty")
     doubt = uncertainty(predictor, x)
-    return Evaluation(certificate, attacked, doubt, negative_log_likelihood(predictor, x, y))
+    logs = log_probabilities(predictor, x)
+    nll = -float(logs.gather(-1, y[:, None]).mean())
+    return Evaluation(certificate, attacked, doubt, nll, expected_calibration_error(logs, y))

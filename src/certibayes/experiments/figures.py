@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,6 +18,8 @@ from certibayes.posteriors.storage import write_atomically
 
 CERTIFIED, OPEN, BROKEN, INK, FAINT = "#1a7f5a", "#d99a1c", "#c0392b", "#1f2933", "#8a94a0"
 ROWS, COLUMNS = 2, 8
+LINES = ("#1a7f5a", "#d99a1c", "#c0392b", "#2f6fb0", "#7a4fa3", "#00838f", "#8a6d3b", "#e07a5f", "#5a6572", "#3d405b")
+"""Colours of methods, in the order in which they are given."""
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -87,4 +91,41 @@ def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, tempe
         cells = grid.subplots(ROWS, COLUMNS, squeeze=False)
         certificate_grid(list(cells.flat)[: len(x)], evaluation, x)
         grid.suptitle(f"{name} likelihood: the first {ROWS * COLUMNS} test digits", fontsize=11, color=INK)
+    save(figure, path)
+
+
+def temperature_figure(curves: dict[str, list[dict[str, Any]]], eps: float, path: Path) -> None:
+    """Draw certified accuracy, negative log-likelihood and mutual information against temperature, a line a method.
+
+    Args:
+        curves: figures of every run, by method; methods without a temperature have one run and are drawn as a level.
+        eps: radius of the certificates.
+        path: of the PNG.
+    """
+    figure = Figure(figsize=(13, 4.6), layout="constrained", facecolor="white")
+    panels = figure.subplots(1, 3)
+    titles = {
+        "certified": f"certified within ±{eps:g} (%)",
+        "nll": "negative log-likelihood (nats)",
+        "mutual_information": "mutual information (nats)",
+    }
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        styles = itertools.cycle((":", "--"))
+        for (method, runs), colour in zip(curves.items(), LINES, strict=False):
+            values = [(100 if key == "certified" else 1) * run[key] for run in runs]
+            if len(runs) == 1:
+                # A single network has no mutual information, and a logarithm no place for that.
+                if values[0] > 0:
+                    axes.axhline(values[0], color=colour, linestyle=next(styles), label=method)
+                continue
+            axes.plot([run["temperature"] for run in runs], values, marker="o", color=colour, label=method)
+        axes.set_xscale("log")
+        if key != "certified":
+            axes.set_yscale("log")
+        axes.set_xlabel("temperature (1 is Bayes' rule)", color=INK)
+        axes.set_title(title, fontsize=11, color=INK)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     save(figure, path)

@@ -39,7 +39,7 @@ def write_demo_report(
         .render(
             summary=summary,
             statement=evaluations["robust"].certificate.statement,
-            spec=specs["robust"].to_json(),
+            spec=specs["robust"].resolved().to_json(),
             figure=image_source(out / "figure.png"),
             version=__version__,
         )

@@ -1,28 +1,36 @@
 """A run: a directory that holds a spec, its posterior, and what was measured.
 
 RUN/run.json                 the spec, versions and figures
+RUN/spec.toml                the spec, to be read, changed and trained again
 RUN/posterior.safetensors    the posterior
 RUN/checkpoint.safetensors   only while training
+RUN/start/                   only while training: the point that the algorithm starts from
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
 
 from certibayes import data
+from certibayes.data import DataSet
 from certibayes.data.layout import get_command
 from certibayes.errors import CorruptFile, MissingData, RunExists
+from certibayes.experiments.config import write_config
 from certibayes.experiments.spec import TrainSpec
-from certibayes.inference import fit
+from certibayes.inference import Schedule, fit
 from certibayes.inference.checkpoint import FILE_NAME as CHECKPOINT
-from certibayes.inference.fit import Callback
-from certibayes.posteriors import FILE_NAME, Posterior, load, versions
+from certibayes.inference.loop import Callback
+from certibayes.networks import Network
+from certibayes.posteriors import FILE_NAME, Point, Posterior, load, versions
 from certibayes.posteriors.storage import write_atomically
 
 RECORD = "run.json"
 STARTED = "started.json"
+SPEC = "spec.toml"
+START = "start"
 
 
 def train(
@@ -43,6 +51,7 @@ def train(
         RunExists: ``out`` already holds a run. A finished one is only replaced with ``overwrite``; an unfinished one
             only continued with ``resume``.
     """
+    spec = spec.resolved()
     dataset = data.load(spec.dataset, data_dir)
     if len(dataset.train.inputs) == 0:
         raise MissingData(
@@ -51,32 +60,76 @@ def train(
         )
     if out is not None:
         _prepare(out, spec, resume, overwrite)
+    # What both stages share; above all they hold out the same images.
+    common: dict[str, Any] = {
+        "prior": spec.make_prior(),
+        "batch_size": spec.batch_size,
+        "seed": spec.seed,
+        "validation": spec.validation or None,
+        "device": device,
+        "progress": progress,
+        "checkpoint_every": checkpoint_every,
+        "resume": resume,
+    }
+    has_start = spec.start_epochs > 0
     posterior = fit(
-        spec.network(dataset),
+        _start(spec, dataset, out, common) if has_start else spec.network(dataset),
         dataset.train,
         algorithm=spec.make_algorithm(),
-        likelihood=spec.make_likelihood(dataset),
-        prior=spec.make_prior(),
+        # Where there is a start, the radius has grown during that.
+        likelihood=spec.make_likelihood(dataset, ramped=not has_start),
         epochs=spec.epochs,
-        batch_size=spec.batch_size,
-        seed=spec.seed,
         temperature=spec.temperature,
         schedule=spec.make_schedule(),
-        validation=spec.validation or None,
-        device=device,
-        progress=progress,
         checkpoint=out,
-        checkpoint_every=checkpoint_every,
-        resume=resume,
         callbacks=callbacks,
+        **common,
     )
     posterior.metadata["dataset"] = spec.dataset
+    if has_start:
+        posterior.metadata["start"] = {"epochs": spec.start_epochs, "lr": spec.start_lr}
     if out is not None:
         posterior.save(out, overwrite=True)
         _write_record(out / RECORD, {"spec": spec.to_json(), "versions": versions()})
-        (out / CHECKPOINT).unlink(missing_ok=True)
+        write_config(out / SPEC, spec)
+        _forget_progress(out)
         (out / STARTED).unlink()
     return posterior
+
+
+def _start(spec: TrainSpec, dataset: DataSet, out: Path | None, common: dict[str, Any]) -> Network:
+    """Find the point that the algorithm starts from, or take it from the directory if it was found before."""
+    directory = None if out is None else out / START
+    if directory is not None and (directory / FILE_NAME).exists():
+        point = load(directory)
+    else:
+        point = fit(
+            spec.network(dataset),
+            dataset.train,
+            algorithm=spec.make_start(),
+            likelihood=spec.make_likelihood(dataset),
+            epochs=spec.start_epochs,
+            schedule=Schedule("cosine", warmup=0.05),
+            checkpoint=directory,
+            **common,
+        )
+        if directory is not None:
+            point.save(directory, overwrite=True)
+    if not isinstance(point, Point):
+        raise CorruptFile(f"{directory} does not hold the point that the run in {out} started from; use --overwrite.")
+    return Network(point.graph, point.params, point.buffers)
+
+
+def _forget_progress(out: Path) -> None:
+    """Remove what only an unfinished run needs: checkpoints, those of every temperature tried too, and the start."""
+    (out / CHECKPOINT).unlink(missing_ok=True)
+    for directory in (out / START, *out.glob("temperature-*")):
+        (directory / CHECKPOINT).unlink(missing_ok=True)
+        if directory.name == START:
+            (directory / FILE_NAME).unlink(missing_ok=True)
+        # Not if someone keeps other files there.
+        with contextlib.suppress(OSError):
+            directory.rmdir()
 
 
 def started_spec(out: Path) -> TrainSpec | None:
@@ -98,8 +151,10 @@ def _prepare(out: Path, spec: TrainSpec, resume: bool, overwrite: bool) -> None:
         raise RunExists(f"{out} holds an unfinished run. Go on with it (--resume), or replace it (--overwrite).")
     if finished and not overwrite:
         raise RunExists(f"{out} already holds a finished run. Choose another directory or pass --overwrite.")
-    (out / CHECKPOINT).unlink(missing_ok=True)
+    _forget_progress(out)
     _write_record(out / STARTED, {"spec": spec.to_json(), "versions": versions()})
+    if not finished:
+        write_config(out / SPEC, spec)
 
 
 def add_figures(out: Path, name: str, figures: dict[str, Any]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+import math
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from torch import nn
@@ -11,28 +12,69 @@ from torch import nn
 from certibayes.bounds.checks import require_radius
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
-from certibayes.inference import BBB, IVON, MAP, SWAG, VOGN, Algorithm, GaussianPrior, NoisyAdam, Schedule
+from certibayes.experiments.settings import Setting, settings_of
+from certibayes.inference import (
+    BBB,
+    HMC,
+    IVON,
+    MAP,
+    SGHMC,
+    SWAG,
+    VOGN,
+    Algorithm,
+    DeepEnsemble,
+    GaussianPrior,
+    Laplace,
+    NoisyAdam,
+    Schedule,
+)
+from certibayes.inference.fit import HELD_OUT
 from certibayes.likelihoods import (
     IBP,
     PGD,
     Categorical,
+    Exponential,
     Likelihood,
     LinearRamp,
+    RadiusDistribution,
+    Rayleigh,
     RobustCategorical,
     RobustGaussian,
     TwoPoint,
 )
-from certibayes.networks import build
+from certibayes.networks import BY_NAME, build
 
-ALGORITHMS: dict[str, Callable[..., Algorithm[Any]]] = {
+ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "map": MAP,
     "vogn": VOGN,
     "noisy-adam": NoisyAdam,
     "bbb": BBB,
     "ivon": IVON,
     "swag": SWAG,
+    "hmc": HMC,
+    "sghmc": SGHMC,
+    "laplace": Laplace,
+    "ensemble": DeepEnsemble,
 }
 LIKELIHOODS = ("standard", "ibp", "pgd")
+RADII = ("two-point", "rayleigh", "exponential")
+SCHEDULES = ("constant", "cosine", "exponential")
+VALIDATE = "validate"
+"""The temperature that is chosen on held-out training images."""
+
+CHOICES: dict[str, Collection[str]] = {
+    "architecture": BY_NAME,
+    "algorithm": ALGORITHMS,
+    "likelihood": LIKELIHOODS,
+    "radius": RADII,
+    "schedule": SCHEDULES,
+}
+"""The names that a field of a spec may hold."""
+
+
+def hyperparameters(algorithm: str) -> dict[str, Setting]:
+    """Return the hyperparameters of an algorithm by name, without the learning rate, which every algorithm has."""
+    return {name: setting for name, setting in settings_of(ALGORITHMS[algorithm]).items() if name != "lr"}
 
 
 @dataclass(frozen=True)
@@ -43,52 +85,98 @@ class TrainSpec:
         dataset: name of the data set.
         architecture: name of the network.
         hidden: widths of the hidden layers of an ``mlp``.
-        algorithm: name of the inference algorithm.
-        likelihood: ``standard``, ``ibp`` or ``pgd``.
+        likelihood: kind of likelihood; ``ibp`` can be certified, ``pgd`` is adversarial training.
         eps: radius to be certified; training uses 1.1 times that.
-        lam: weight of the clean term.
+        lam: weight of the clean term (two-point).
+        radius: distribution of the radius in the robust likelihood.
+        quadrature: nodes of a continuous distribution of the radius.
         margins: fold the last layer into class margins (ibp).
-        ramp: fraction of training over which the radius grows.
+        ramp: fraction of training over which the radius grows; of the start, where ``start_epochs`` asks for one.
         noise_std: observation noise, for regression.
-        lr: learning rate; None takes the algorithm's own.
         prior_inflation: prior variance is this over fan_in.
-        temperature: of the posterior.
+        algorithm: name of the inference algorithm.
+        lr: learning rate; the algorithm's own by default.
+        schedule: course of the learning rate; by default cosine, or constant where the algorithm wants that.
+        warmup: fraction of training over which the learning rate rises; by default 0.05, or 0 where the rate is to be
+            constant.
+        lr_floor: factor on the learning rate at the end of a cosine or exponential schedule.
         epochs: passes over the data.
         batch_size: examples a step.
-        schedule: of the learning rate.
-        warmup: fraction of training over which the learning rate rises.
-        validation: fraction of the training data to hold out; 0 for none.
-        seed: of network, data order and inference.
+        temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
+            training data.
+        start_epochs: epochs of gradient descent that lead to the point the algorithm starts from.
+        start_lr: learning rate of that gradient descent.
+        validation: fraction of the training data to hold out and report on; 0 for none.
+        seed: seed of network, data order and inference.
+        settings: hyperparameters of the algorithm beside ``lr``, by name.
     """
 
     dataset: str = "digits"
     architecture: str = "mlp"
     hidden: tuple[int, ...] = (512,)
-    algorithm: str = "vogn"
     likelihood: str = "ibp"
     eps: float = 0.1
     lam: float = 0.25
+    radius: str = "two-point"
+    quadrature: int = 8
     margins: bool = False
     ramp: float = 0.5
     noise_std: float = 0.7
-    lr: float | None = None
     prior_inflation: float = 300.0
-    temperature: float = 1.0
+    algorithm: str = "vogn"
+    lr: float | None = None
+    schedule: str | None = None
+    warmup: float | None = None
+    lr_floor: float = 0.01
     epochs: int = 20
     batch_size: int = 128
-    schedule: str = "cosine"
-    warmup: float = 0.05
+    temperature: float | str = 1.0
+    start_epochs: int = 0
+    start_lr: float = 0.05
     validation: float = 0.0
     seed: int = 0
+    # Left out of the hash, since a dictionary has none; equal specs still have equal hashes.
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ALGORITHMS:
-            raise InvalidInput(f"there is no algorithm {self.algorithm!r}; known are {', '.join(ALGORITHMS)}.")
-        if self.likelihood not in LIKELIHOODS:
-            raise InvalidInput(f"there is no likelihood {self.likelihood!r}; known are {', '.join(LIKELIHOODS)}.")
+        for name, setting in settings_of(TrainSpec).items():
+            object.__setattr__(self, name, setting.check(getattr(self, name)))
+        for name, known in CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in known:
+                raise InvalidInput(f"there is no {name} {value!r}; known are {', '.join(known)}.")
+        object.__setattr__(self, "settings", self._checked(self.settings))
         require_radius(self.eps)
+        if not self.hidden or min(self.hidden) < 1:
+            raise InvalidInput(f"hidden are widths of at least 1, got {self.hidden}.")
         if not 0.0 <= self.ramp <= 1.0:
             raise InvalidInput(f"ramp is a fraction of training, got {self.ramp}.")
+        if isinstance(self.temperature, str):
+            if self.temperature != VALIDATE:
+                raise InvalidInput(f"temperature is a number or {VALIDATE!r}, got {self.temperature!r}.")
+        elif not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise InvalidInput(f"temperature must be positive, got {self.temperature}.")
+        if self.epochs < (0 if self._kind.post_hoc else 1):
+            raise InvalidInput(f"epochs must be at least 1, got {self.epochs}.")
+        if self.start_epochs < 0:
+            raise InvalidInput(f"start_epochs must not be negative, got {self.start_epochs}.")
+        # Wrong hyperparameters are told now, before a run has left its first files.
+        self.make_algorithm(), self.make_schedule(), self.make_radius()
+
+    @property
+    def _kind(self) -> type[Algorithm[Any]]:
+        return ALGORITHMS[self.algorithm]
+
+    def _checked(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return the algorithm's hyperparameters with their proper types."""
+        known = hyperparameters(self.algorithm)
+        for name in settings:
+            if name in settings_of(TrainSpec):
+                raise InvalidInput(f"{name} is a setting of its own, not one of the hyperparameters in settings.")
+            if name not in known:
+                listed = ", ".join(["lr", *known])
+                raise InvalidInput(f"{self.algorithm} has no hyperparameter {name!r}; it has {listed}.")
+        return {name: known[name].check(value) for name, value in settings.items()}
 
     def to_json(self) -> dict[str, Any]:
         """Return all settings as plain values."""
@@ -96,15 +184,23 @@ class TrainSpec:
 
     @staticmethod
     def from_json(record: dict[str, Any]) -> TrainSpec:
-        """Rebuild a spec; settings it does not know are an error."""
-        known = {field.name for field in fields(TrainSpec)}
-        unknown = set(record) - known
+        """Rebuild a spec; settings it does not know are an error, those it does not hold take their defaults."""
+        unknown = set(record) - {field.name for field in fields(TrainSpec)}
         if unknown:
             raise InvalidInput(f"unknown settings: {', '.join(sorted(unknown))}.")
-        settings: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in record.items()
-        }
-        return TrainSpec(**settings)
+        return TrainSpec(**record)
+
+    def resolved(self) -> TrainSpec:
+        """Return the same spec with everything that was left to a default filled in."""
+        algorithm, schedule = self.make_algorithm(), self.make_schedule()
+        return replace(
+            self,
+            lr=algorithm.lr,
+            schedule=schedule.kind,
+            warmup=schedule.warmup,
+            validation=self.validation or (HELD_OUT if self.temperature == VALIDATE else 0.0),
+            settings={name: getattr(algorithm, name) for name in hyperparameters(self.algorithm)},
+        )
 
     def network(self, data: DataSet) -> nn.Module:
         """Build the network for a data set."""
@@ -114,22 +210,39 @@ class TrainSpec:
 
     def make_algorithm(self) -> Algorithm[Any]:
         """Make the algorithm, with its own learning rate unless another is given."""
-        return ALGORITHMS[self.algorithm](**({} if self.lr is None else {"lr": self.lr}))
+        return self._kind(**self.settings, **({} if self.lr is None else {"lr": self.lr}))
 
-    def make_likelihood(self, data: DataSet) -> Likelihood:
-        """Make the likelihood: Gaussian for regression, categorical otherwise."""
-        robust = self.likelihood != "standard"
-        radius = TwoPoint.for_radius(self.eps if robust else 0.0, self.lam)
+    def make_start(self) -> MAP:
+        """Make the gradient descent that finds the point to start from."""
+        return MAP(self.start_lr, optimizer="sgd")
+
+    def make_radius(self) -> RadiusDistribution:
+        """Make p_eps; the standard likelihood has radius 0."""
+        if self.likelihood == "standard" or self.radius == "two-point":
+            return TwoPoint.for_radius(0.0 if self.likelihood == "standard" else self.eps, self.lam)
+        family = Rayleigh if self.radius == "rayleigh" else Exponential
+        return family.for_radius(self.eps, quadrature=self.quadrature)
+
+    def make_likelihood(self, data: DataSet, ramped: bool = True) -> Likelihood:
+        """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
+        radius = self.make_radius()
         adversary = PGD() if self.likelihood == "pgd" else IBP(self.margins)
-        ramp = LinearRamp(0.0, self.ramp) if self.ramp > 0 else None
+        ramp = LinearRamp(0.0, self.ramp) if ramped and self.ramp > 0 else None
         if not data.classes:
             return RobustGaussian(self.noise_std, radius, adversary, data.domain, ramp)
-        return RobustCategorical(radius, adversary, data.domain, ramp) if robust else Categorical()
+        if self.likelihood == "standard":
+            return Categorical()
+        return RobustCategorical(radius, adversary, data.domain, ramp)
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""
         return GaussianPrior(self.prior_inflation)
 
     def make_schedule(self) -> Schedule:
-        """Make the learning-rate schedule."""
-        return Schedule(self.schedule, warmup=self.warmup)
+        """Make the learning-rate schedule, as the algorithm wants it unless told otherwise."""
+        kind, warmup = ("constant", 0.0) if self._kind.constant_rate else ("cosine", 0.05)
+        return Schedule(
+            kind if self.schedule is None else self.schedule,
+            self.lr_floor,
+            warmup if self.warmup is None else self.warmup,
+        )

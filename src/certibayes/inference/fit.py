@@ -19,7 +19,7 @@ from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
-from certibayes.inference.temperature import candidates_of, validated
+from certibayes.inference.temperature import candidates_of, predictive_figures, validated
 from certibayes.likelihoods import Batch, Categorical, Likelihood
 from certibayes.networks import Graph, Network, trace
 from certibayes.networks.device import find_device
@@ -65,8 +65,9 @@ def fit(
             the one whose predictor explains held-out training data best and reports the curve in the metadata, under
             ``"temperature_curve"``; see ``inference.temperature``.
         schedule: of the learning rate; constant by default.
-        validation: a fraction of the training tensors to hold out, or data of its own; 0.1 where a temperature is to be
-            chosen and nothing else is said.
+        validation: a fraction of the training tensors to hold out, or data of its own. The state is judged on it after
+            each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a temperature is
+            to be chosen and nothing else is said.
         device: where to train; by default where the network is.
         callbacks: called after each epoch.
         progress: show a progress bar.
@@ -157,7 +158,11 @@ def fit(
     directory = None if checkpoint is None else Path(checkpoint)
     name = type(algorithm).__name__
     if len(candidates) == 1:
-        return trained(candidates[0], directory, name).posterior()
+        loop = trained(candidates[0], directory, name)
+        posterior = loop.posterior()
+        if held is not None:
+            posterior.metadata["held_out"] = predictive_figures(loop.target, posterior, held, seed)
+        return posterior
     assert held is not None
     return validated(algorithm.temperature_in, candidates, trained, held, directory, name)
 

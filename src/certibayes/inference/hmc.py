@@ -86,8 +86,8 @@ class HMC(Algorithm[HMCState]):
         burn_in_leapfrog: steps of those; None for as many as later.
         chains: chains that run at once.
         target_acceptance: mean acceptance that burn-in adapts the step size to; None keeps ``lr``.
-        mass: of every weight, or "prior" for each layer's prior precision, or "fisher" for the diagonal of the posterior
-            precision at the start (from squared gradients), which evens out narrow and wide directions.
+        mass: of every weight, or "prior" for each layer's prior precision, or "fisher" for the diagonal of the
+            posterior precision at the start (from squared gradients), which evens out narrow and wide directions.
         initial: "given" starts from the network's parameters, "prior" every chain from a draw of its own.
         smoothing: τ in sqrt(w² + τ²), which stands for |w| in the bounds that are sampled.
         chunk: examples at a time, to bound memory.
@@ -109,14 +109,18 @@ class HMC(Algorithm[HMCState]):
 
     def __post_init__(self) -> None:
         require_rates(self.lr, (0.0, 0.0))
-        if min(self.leapfrog, self.burn_in_leapfrog or 1, self.chains, self.chunk) < 1 or self.burn_in < 0:
+        steps = self.leapfrog if self.burn_in_leapfrog is None else min(self.leapfrog, self.burn_in_leapfrog)
+        if min(steps, self.chains, self.chunk) < 1 or self.burn_in < 0:
             raise InvalidInput("leapfrog, chains and chunk are at least 1, and burn_in is at least 0.")
         if self.initial not in ("given", "prior"):
             raise InvalidInput(f'initial must be "given" or "prior", got {self.initial!r}.')
         if self.target_acceptance is not None and not 0.0 < self.target_acceptance < 1.0:
             raise InvalidInput(f"target_acceptance is a probability, got {self.target_acceptance}.")
-        if not (self.mass in ("prior", "fisher") if isinstance(self.mass, str) else self.mass > 0):
+        named = self.mass in ("prior", "fisher")
+        if not (named if isinstance(self.mass, str) else math.isfinite(self.mass) and self.mass > 0):
             raise InvalidInput(f'mass must be positive, "prior" or "fisher", got {self.mass!r}.')
+        if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
+            raise InvalidInput(f"smoothing must be a finite number >= 0, got {self.smoothing}.")
 
     def init(self, target: Target, params: Params, generator: torch.Generator) -> HMCState:
         """Place every chain at the network's parameters, or at its own draw from the prior."""

@@ -14,6 +14,7 @@ The quadratic term (a Riemannian correction) keeps h + δ/N positive.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -46,7 +47,7 @@ class IVON(Algorithm[IVONState]):
     Attributes:
         lr: step of the natural gradient.
         betas: decay of momentum and curvature; the estimate of the curvature is noisy, so the second is close to 1.
-        initial_std: width to start from.
+        initial_std: width to start from at temperature 1; at another it is sqrt(T) times that.
     """
 
     lr: float = 0.01
@@ -59,10 +60,12 @@ class IVON(Algorithm[IVONState]):
             raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
 
     def init(self, target: Target, params: Params, generator: torch.Generator) -> IVONState:
-        """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
+        """Start at the network's parameters with width ``initial_std`` sqrt(T), or narrower where the prior is."""
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
-        hessian = curvature_for_width(target, params, self.initial_std)
+        # The estimate of the curvature is averaged for long, so the first steps have the size that its start gives
+        # them; it must not depend on the temperature, or a rate that is right at one would be wrong at another.
+        hessian = curvature_for_width(target, params, self.initial_std * math.sqrt(target.temperature))
         return IVONState(dict(params), zeros, hessian, like.new_zeros(()), like.new_full((), self.lr))
 
     def update(

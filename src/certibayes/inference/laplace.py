@@ -4,9 +4,9 @@ After MAP training has found w*, with prior precision δ and temperature T,
 
     q(w) = N( w*, T Λ⁻¹ ),        Λ = F + δ,        F = Σ_i E[ ∇log p(y | x_i, w*) ∇log p(y | x_i, w*)ᵀ ],
 
-where y is drawn from the network's own prediction: F is the Fisher information, which for the standard likelihoods is the
-generalised Gauss-Newton matrix. ``fisher="empirical"`` takes the labels of the data instead. Λ is kept as its diagonal, or
-in full for the last layer alone, with all other weights fixed.
+where y is drawn from the network's own prediction: F is the Fisher information, which for the standard likelihoods is
+the generalised Gauss-Newton matrix. ``fisher="empirical"`` takes the labels of the data instead. Λ is kept as its
+diagonal, or in full for the last layer alone, with all other weights fixed.
 """
 
 from __future__ import annotations

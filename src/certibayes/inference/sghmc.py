@@ -3,12 +3,15 @@
 Hamiltonian dynamics with gradients of mini-batches and friction α in the place of an acceptance test. With N examples,
 prior precision δ, temperature T, the gradient g of a batch's mean loss and ξ ~ N(0, 1),
 
-    v ← (1 - α) v - r (g + δ/N w) + sqrt(2 α r T / N) ξ,        w ← w + v,
+    p ← (1 - α) p - sqrt(r) (g + δ/N w) + sqrt(2 α T / N) ξ,        w ← w + sqrt(r) p,
     r = lr/2 (cos(π c) + 1),
 
 where c in [0, 1) is the place in the current cycle. Each cycle first explores without ξ, like gradient descent, then
 samples; large rates at its start carry the chain to another mode, small ones at its end describe that mode. The bias of
 the sampler vanishes with the rate.
+
+At a constant rate this is the papers' v = sqrt(r) p. When r falls, v must shrink with it: left as it is, it belongs to
+a larger rate, is too fast, and widens the draws until friction has worn it down. The law of p does not depend on r.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class SGHMCState(NamedTuple):
     """State of SGHMC; samples have a leading dimension."""
 
     params: dict[str, Tensor]
-    velocity: dict[str, Tensor]
+    momentum: dict[str, Tensor]
     samples: dict[str, Tensor]
     kept: Tensor
     step: Tensor
@@ -78,10 +81,10 @@ class SGHMC(Algorithm[SGHMCState]):
                 "ask for fewer samples."
             )
         like = next(iter(params.values()))
-        velocity = {name: torch.zeros_like(p) for name, p in params.items()}
+        momentum = {name: torch.zeros_like(p) for name, p in params.items()}
         samples = {name: p.new_zeros(self.samples, *p.shape) for name, p in params.items()}
         zero = like.new_zeros(())
-        return SGHMCState(dict(params), velocity, samples, zero, zero, like.new_full((), self.lr))
+        return SGHMCState(dict(params), momentum, samples, zero, zero, like.new_full((), self.lr))
 
     def _cycle(self, target: Target) -> int:
         """Steps of a cycle."""
@@ -96,15 +99,16 @@ class SGHMC(Algorithm[SGHMCState]):
         place = torch.remainder(state.step, cycle) / cycle
         rate = state.lr * (self.floor + (1.0 - self.floor) * 0.5 * (torch.cos(math.pi * place) + 1.0))
         sampling = (place >= self.exploration).to(rate)
-        spread = torch.sqrt(2.0 * self.friction * rate * (target.temperature / target.data_size)) * sampling
-        params, velocity = {}, {}
+        spread = math.sqrt(2.0 * self.friction * target.temperature / target.data_size) * sampling
+        size = rate.sqrt()
+        params, momentum = {}, {}
         for name, w in state.params.items():
             slope = torch.addcmul(gradient[name], w, target.precision[name] / target.data_size)
             normal = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
-            velocity[name] = normal.mul_(spread).add_(state.velocity[name], alpha=1.0 - self.friction)
-            velocity[name].sub_(slope.mul_(rate))
-            params[name] = w + velocity[name]
-        new = state._replace(params=params, velocity=velocity, step=state.step + 1)
+            momentum[name] = normal.mul_(spread).add_(state.momentum[name], alpha=1.0 - self.friction)
+            momentum[name].sub_(slope.mul_(size))
+            params[name] = w + size * momentum[name]
+        new = state._replace(params=params, momentum=momentum, step=state.step + 1)
         return new, {"loss": loss, "rate": rate}
 
     def collects(self, target: Target, step: int) -> bool:

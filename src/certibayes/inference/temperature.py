@@ -11,7 +11,7 @@ that of its worst case. Where T only scales a covariance at the end, one trainin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -23,7 +23,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks.samples import count, map_samples
 from certibayes.networks.seeds import derived_seed
-from certibayes.posteriors import Posterior, Samples
+from certibayes.posteriors import Point, Posterior, Samples
 
 CANDIDATES = (1.0, 0.1, 0.01, 0.001)
 """What ``temperature="validate"`` tries."""
@@ -41,12 +41,15 @@ def candidates_of(temperature: float | str | Sequence[float]) -> tuple[float, ..
         if temperature != "validate":
             raise InvalidInput(f'temperature is a positive number or "validate", got {temperature!r}.')
         return CANDIDATES
-    candidates = (temperature,) if isinstance(temperature, (int, float)) else tuple(temperature)
+    try:
+        candidates = tuple(map(float, temperature if isinstance(temperature, Iterable) else (temperature,)))
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(f"temperature must be a number or a sequence of numbers, got {temperature}.") from error
     if not candidates or not all(math.isfinite(t) and t > 0 for t in candidates):
         raise InvalidInput(f"temperature must be positive, got {temperature}.")
     if len(set(candidates)) < len(candidates):
         raise InvalidInput(f"a temperature is there twice: {temperature}.")
-    return tuple(map(float, candidates))
+    return candidates
 
 
 def validated(
@@ -71,7 +74,7 @@ def validated(
     for temperature in candidates:
         try:
             if shared is None:
-                place = None if directory is None else directory / f"temperature-{temperature:g}"
+                place = None if directory is None else directory / f"temperature-{temperature!r}"
                 loop = train(temperature, place, f"{name}, temperature {temperature:g}")
             else:
                 loop = shared
@@ -82,8 +85,11 @@ def validated(
             continue
         figures = predictive_figures(loop.target, posterior, held, loop.seed)
         curve.append({"temperature": temperature, **figures})
-        if best is None or figures["validation_loss"] < lowest:
-            best, lowest = posterior, figures["validation_loss"]
+        # Bounds may overflow where the weights are finite; no number compares as less than NaN.
+        loss = figures["validation_loss"] if not math.isnan(figures["validation_loss"]) else math.inf
+        if best is None or loss < lowest:
+            best, lowest = posterior, loss
+            best.metadata["held_out"] = figures
     if best is None:
         raise Diverged(f"training left the finite numbers at every temperature tried ({candidates}). Lower the rate.")
     best.metadata["temperature_curve"] = curve
@@ -93,7 +99,7 @@ def validated(
 @torch.no_grad()
 def predictive_figures(target: Target, posterior: Posterior, held: Batch, seed: int) -> dict[str, float]:
     """Judge a posterior's predictor on held-out data, at full radii: loss, and for classes also accuracy."""
-    number = len(posterior) if isinstance(posterior, Samples) else SAMPLES
+    number = len(posterior) if isinstance(posterior, Samples) else 1 if isinstance(posterior, Point) else SAMPLES
     drawn = posterior.sample(number, torch.Generator().manual_seed(derived_seed(seed, "temperature")))
     generator = torch.Generator().manual_seed(derived_seed(seed, "validation noise"))
     losses, hits = [], []

@@ -39,6 +39,8 @@ class LastLayerGaussian(Posterior):
         unknown = [name for name in names if name not in self.graph.parameters]
         if unknown:
             raise InvalidInput(f"the network has no parameters {', '.join(unknown)}.")
+        if len(set(names)) < len(names):
+            raise InvalidInput(f"a parameter is named twice: {', '.join(names)}.")
         size = sum(mean[name].numel() for name in names)
         if tuple(factor.shape) != (size, size):
             raise InvalidInput(

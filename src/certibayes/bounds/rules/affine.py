@@ -23,7 +23,8 @@ def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, .
     terms = weight.shape[1]
     centre = functional.linear(boxes[0].centre, weight, bias)
     spread = rounding.spread(boxes[0], terms)
-    return Box(centre, functional.linear(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding)))
+    radius = functional.linear(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
+    return Box(centre, radius)
 
 
 def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -32,7 +33,8 @@ def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, .
     terms = weight[0].numel()
     centre = operation.convolve(boxes[0].centre, weight, bias)
     spread = rounding.spread(boxes[0], terms)
-    return Box(centre, operation.convolve(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding)))
+    radius = operation.convolve(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
+    return Box(centre, radius)
 
 
 def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Rounding) -> Tensor | None:

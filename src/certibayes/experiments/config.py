@@ -1,0 +1,80 @@
+"""Configuration: a spec from flags, a TOML file and a preset, in this order of rank, and back into a file."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from certibayes.errors import InvalidInput
+from certibayes.experiments.presets import preset_values
+from certibayes.experiments.settings import NONE, settings_of
+from certibayes.experiments.spec import ALGORITHMS, TrainSpec, hyperparameters
+from certibayes.experiments.toml import to_toml
+from certibayes.posteriors.storage import write_atomically
+
+TABLE = "settings"
+"""The table, and the field of a spec, that holds an algorithm's hyperparameters."""
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read the fields of a spec, ``preset`` and the table ``[settings]`` from a TOML file.
+
+    Raises:
+        InvalidInput: it is not TOML, holds a key that no spec has, or a value of the wrong type.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no file {path}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is not valid TOML: {error}.") from None
+    known = settings_of(TrainSpec)
+    for key, value in values.items():
+        if key == TABLE or key == "preset":
+            kind, words = (dict, "a table") if key == TABLE else (str, "a name")
+            if not isinstance(value, kind):
+                raise InvalidInput(f"{key} in {path} must be {words}, got {value!r}.")
+        elif key in known:
+            known[key].check(value, f" in {path}")
+        elif any(key in hyperparameters(name) for name in ALGORITHMS):
+            raise InvalidInput(f"{key} in {path} belongs into the table [{TABLE}], with the other hyperparameters.")
+        else:
+            raise InvalidInput(f"{path} has an unknown setting {key!r}{_nearest(key, [*known, 'preset', TABLE])}.")
+    return values
+
+
+def assemble(flags: dict[str, Any], config: dict[str, Any] | None = None) -> TrainSpec:
+    """Make a spec: flags win over the file, which wins over the preset, which wins over defaults.
+
+    Args:
+        flags: fields of a spec that were given, ``preset``, and ``settings``.
+        config: what ``read_config`` returned.
+    """
+    layers: list[dict[str, Any]] = [config or {}, flags]
+    given = {**layers[0], **flags}
+    if given.get("preset") is not None:
+        layers.insert(0, preset_values(given["preset"], given.get("algorithm", TrainSpec.algorithm)))
+    values = {key: value for layer in layers for key, value in layer.items() if key != "preset"}
+    values[TABLE] = {key: value for layer in layers for key, value in layer.get(TABLE, {}).items()}
+    return TrainSpec(**values)
+
+
+def write_config(path: Path, spec: TrainSpec) -> None:
+    """Write a spec, with every default filled in, so that ``read_config`` gives it back."""
+    values = _without_none(spec.resolved().to_json())
+    values[TABLE] = _without_none(values[TABLE])
+    head = f"# To repeat this run: certibayes train --config {path.name} --out OTHER\n\n"
+    write_atomically(path, (head + to_toml(values)).encode())
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: NONE if value is None else value for key, value in values.items()}
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    """Return the known name that was probably meant, as the end of a sentence."""
+    close = difflib.get_close_matches(key, list(known), n=1)
+    return f"; perhaps you mean {close[0]}" if close else ""

@@ -1,0 +1,137 @@
+"""A grid: many specs trained and evaluated, each into a directory of its own, several at once.
+
+Whatever is finished stays finished: a grid that was stopped goes on where it was, with the same results.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from certibayes import data
+from certibayes.errors import Diverged, InvalidInput, MissingPackage
+from certibayes.experiments.evaluate import evaluate
+from certibayes.experiments.run import RECORD, add_figures, load_run, read_record, started_spec, train
+from certibayes.experiments.spec import TrainSpec
+from certibayes.posteriors import Posterior
+from certibayes.uncertainty import diagnose
+
+EVALUATION = "evaluation"
+"""Under what a run's record keeps the figures."""
+
+DIAGNOSED = 200
+"""Test inputs on which chains are compared."""
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Judging:
+    """How the runs of a grid are judged, on the test images of their data sets.
+
+    Attributes:
+        eps: radius of certificates and attacks.
+        samples: weight samples of the predictor; all that are held, where there are fewer.
+        rule: of certification.
+        limit: take only the first so many test images.
+        steps: iterations of the attack.
+        restarts: of the attack.
+        data_dir: where data sets lie.
+        device: where to compute.
+    """
+
+    eps: float
+    samples: int = 35
+    rule: str = "theorem1"
+    limit: int | None = None
+    steps: int = 20
+    restarts: int = 2
+    data_dir: str | Path | None = None
+    device: str | None = None
+
+
+def run_grid(
+    specs: Mapping[str, TrainSpec],
+    out: Path,
+    judging: Judging,
+    *,
+    workers: int = 1,
+    told: Callable[[int, int, str], Any] = lambda done, total, name: None,
+) -> dict[str, Figures]:
+    """Train and evaluate every spec in ``out / name`` and return their figures by name.
+
+    Args:
+        specs: by name; names are directories.
+        out: where the runs go.
+        judging: how they are judged.
+        workers: processes at once; each has one thread if there are several.
+        told: called with (done, total, name) after each run.
+    """
+    if workers < 1:
+        raise InvalidInput(f"workers must be at least 1, got {workers}.")
+    figures: dict[str, Figures] = {}
+    if workers == 1:
+        for name, spec in specs.items():
+            figures[name] = run_one(spec, out / name, judging)
+            told(len(figures), len(specs), name)
+        return figures
+    # Not fork: CUDA does not survive it.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        pending = {pool.submit(run_one, spec, out / name, judging): name for name, spec in specs.items()}
+        try:
+            while pending:
+                for future in wait(pending, return_when=FIRST_COMPLETED).done:
+                    name = pending.pop(future)
+                    figures[name] = future.result()
+                    told(len(figures), len(specs), name)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {name: figures[name] for name in specs}
+
+
+def run_one(spec: TrainSpec, out: Path, judging: Judging) -> Figures:
+    """Train and evaluate one spec, or read what was found before; training that diverges is a finding, too."""
+    if (out / RECORD).exists() and EVALUATION in (record := read_record(out)):
+        return dict(record[EVALUATION])
+    try:
+        if (out / RECORD).exists() and started_spec(out) is None:
+            posterior = load_run(out)
+        else:
+            resume = started_spec(out) == spec.resolved()
+            posterior = train(
+                spec, out, data_dir=judging.data_dir, device=judging.device, resume=resume, overwrite=True,
+                progress=False,
+            )  # fmt: skip
+    except Diverged as error:
+        return {"diverged": str(error)}
+    figures = _judge(posterior, spec, judging)
+    add_figures(out, EVALUATION, figures)
+    return figures
+
+
+def _judge(posterior: Posterior, spec: TrainSpec, judging: Judging) -> Figures:
+    dataset = data.load(spec.dataset, judging.data_dir)
+    held = len(posterior) if hasattr(posterior, "__len__") else judging.samples
+    predictor = posterior.predictor(min(judging.samples, held), seed=1, device=judging.device)
+    x, y = (tensor[: judging.limit].to(predictor.device) for tensor in dataset.test)
+    found = evaluate(
+        predictor, x, y, eps=judging.eps, domain=dataset.domain, rule=judging.rule, steps=judging.steps,
+        restarts=judging.restarts,
+    )  # fmt: skip
+    metadata = posterior.metadata
+    figures: Figures = {**found.summary(), "temperature": metadata["temperature"], "eps": judging.eps}
+    figures |= {key: metadata[key] for key in ("held_out", "sampler") if key in metadata}
+    if "chains" in metadata:
+        try:
+            figures["diagnostics"] = diagnose(posterior, x[:DIAGNOSED].cpu()).summary()
+        except MissingPackage as missing:
+            figures["diagnostics"] = {"missing": str(missing)}
+    return figures

@@ -1,0 +1,135 @@
+"""certibayes train: every setting as a flag, from a file and from a preset."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+import certibayes as cb
+from certibayes.cli import app
+from certibayes.cli.train_options import hyperparameter_options
+from certibayes.experiments import ALGORITHMS, TrainSpec
+from certibayes.experiments.presets import PRESETS
+from certibayes.experiments.settings import settings_of
+from certibayes.experiments.spec import hyperparameters
+
+TINY = ["--hidden", "8", "--epochs", "1", "--batch-size", "500"]
+
+
+def invoke(*arguments, columns=120):
+    return CliRunner().invoke(app, ["train", *map(str, arguments)], env={"COLUMNS": str(columns)})
+
+
+def trained(out, *arguments):
+    result = invoke(*TINY, "--json", "--out", out, *arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["spec"]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_shows_every_flag_whole(columns):
+    page = invoke("--help", columns=columns).output
+    assert max(map(len, page.splitlines())) <= columns
+    shown = set(re.findall(r"--[a-z-]+(?= )", page))
+    names = set(settings_of(TrainSpec)) | {name for algorithm in ALGORITHMS for name in hyperparameters(algorithm)}
+    assert shown >= {"--" + name.replace("_", "-") for name in names}
+    assert "…" not in page
+    for name in (*PRESETS, *ALGORITHMS):
+        assert name in page
+
+
+def test_hyperparameters_of_the_same_name_share_a_flag():
+    names = [option.name for option in hyperparameter_options()]
+    assert len(names) == len(set(names)) and "betas" in names
+
+
+def test_flags_reach_the_algorithm(tmp_path):
+    spec = trained(tmp_path, "--betas", "0.8,0.9", "--initial-std", 0.02, "--warmup", 0, "--margins")
+    assert spec["settings"] == {"betas": [0.8, 0.9], "initial_std": 0.02}
+    assert spec["warmup"] == 0 and spec["margins"]
+    assert cb.load(tmp_path).metadata["betas"] == [0.8, 0.9]
+
+
+def test_flags_win_over_the_file_and_the_run_can_be_repeated(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text('algorithm = "swag"\nseed = 4\nmargins = true\n[settings]\nevery = 5\nrank = 3\n')
+    spec = trained(tmp_path / "a", "--config", config, "--rank", 2, "--no-margins")
+    assert spec["algorithm"] == "swag" and spec["seed"] == 4 and not spec["margins"]
+    assert spec["settings"] == {"momentum": 0.9, "start": 0.5, "rank": 2, "every": 5}
+    again = invoke("--config", tmp_path / "a" / "spec.toml", "--out", tmp_path / "b", "--json")
+    assert json.loads(again.stdout)["spec"] == spec
+    one, other = cb.load(tmp_path / "a"), cb.load(tmp_path / "b")
+    for name, tensor in one.tensors().items():
+        assert tensor.equal(other.tensors()[name])
+
+
+def test_none_is_a_value_and_wins_over_the_file(tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text('algorithm = "swag"\nlr = 0.3\nepochs = 4\n[settings]\nevery = 500\n')
+    result = invoke(*TINY[:2], "--config", config, "--every", "none", "--lr", "none", "--out", tmp_path / "a", "--json")
+    assert result.exit_code == 0, result.output
+    spec = json.loads(result.stdout)["spec"]
+    assert spec["settings"]["every"] is None and spec["lr"] == 0.1
+
+
+def test_a_preset_is_where_settings_start(tmp_path):
+    spec = trained(tmp_path, "--preset", "paper-mnist", "--dataset", "digits", "--algorithm", "noisy-adam")
+    assert spec["lr"] == 0.001 and spec["prior_inflation"] == 10 and spec["ramp"] == 1.0 and spec["epochs"] == 1
+
+
+def test_a_start_and_a_radius_from_the_command_line(tmp_path):
+    spec = trained(tmp_path, "--start-epochs", 1, "--start-lr", 0.1, "--radius", "exponential", "--quadrature", 2)
+    assert spec["start_epochs"] == 1
+    metadata = cb.load(tmp_path).metadata
+    assert metadata["start"] == {"epochs": 1, "lr": 0.1}
+    assert metadata["radius"]["distribution"] == "Exponential"
+
+
+def test_a_chosen_temperature_is_told_with_its_curve(tmp_path):
+    result = invoke(*TINY, "--temperature", "validate", "--out", tmp_path / "a")
+    assert result.exit_code == 0, result.output
+    chosen = cb.load(tmp_path / "a").metadata["temperature"]
+    assert f"chosen temperature {chosen:g}" in result.stdout
+    assert "validation loss" in result.stdout and "0.001" in result.stdout
+    record = json.loads(invoke(*TINY, "--temperature", "validate", "--out", tmp_path / "b", "--json").stdout)
+    assert record["temperature"] == chosen
+    assert chosen in [row["temperature"] for row in record["temperature_curve"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--rank", 3], "vogn has no hyperparameter 'rank'; it has lr, betas, initial_std"),
+        (["--preset", "paper"], "paper-mnist"),
+        (["--preset", "paper-cifar", "--algorithm", "map"], "only for swag, noisy-adam, vogn"),
+        (["--temperature", "cold"], "validate"),
+        (["--config", "missing.toml"], "there is no file missing.toml"),
+        (["--schedule", "magic"], "constant, cosine, exponential"),
+        (["--betas", "0.9,1.5"], "decays"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_sentence_and_leaves_nothing(arguments, words, tmp_path):
+    result = invoke(*TINY, "--out", tmp_path / "run", *arguments)
+    assert result.exit_code == 1, result.output
+    assert words in result.stderr and "Traceback" not in result.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("epoch = 3", "perhaps you mean epochs"), ("eps = 'far'", "eps"), ("eps = = 1", "line 1")],
+)
+def test_a_wrong_file_is_told_in_a_sentence(text, words, tmp_path):
+    (tmp_path / "config.toml").write_text(text)
+    result = invoke(*TINY, "--config", tmp_path / "config.toml", "--out", tmp_path / "run")
+    assert result.exit_code == 1, result.output
+    assert words in result.stderr and "config.toml" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--betas", "0.9"], ["--epochs", "ten"], ["--hidden", "wide"], ["--rank", "x"]])
+def test_text_that_is_no_value_is_wrong_usage(arguments, tmp_path):
+    result = invoke("--out", tmp_path / "run", *arguments)
+    assert result.exit_code == 2
+    assert arguments[0] in result.stderr
