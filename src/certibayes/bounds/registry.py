@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from certibayes.bounds.box import Box
+from certibayes.bounds.relaxation import Backward, Step
 from certibayes.bounds.rounding import Rounding
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Operation
@@ -14,6 +15,9 @@ from certibayes.networks.operations import Weights
 
 IntervalRule = Callable[[Any, Weights, tuple[Box, ...], Rounding], Box]
 """(operation, weights by role, boxes of the inputs, rounding) -> box of the output."""
+
+LinearRule = Callable[[Any, Weights, Step], Backward]
+"""(operation, weights by role, coefficients on the output and the boxes around it) -> coefficients on the inputs."""
 
 
 @dataclass(frozen=True)
@@ -23,18 +27,22 @@ class Rules:
     Attributes:
         interval: box in, box out.
         description: a few words for the table of supported layers.
+        linear: coefficients on the output in, coefficients on the inputs out; None for interval bounds only.
     """
 
     interval: IntervalRule
     description: str = ""
+    linear: LinearRule | None = None
 
 
 _rules: dict[type[Operation], Rules] = {}
 
 
-def register(operation: type[Operation], interval: IntervalRule, description: str = "") -> None:
+def register(
+    operation: type[Operation], interval: IntervalRule, description: str = "", linear: LinearRule | None = None
+) -> None:
     """Give an operation its rules; a later registration of the same operation wins."""
-    _rules[operation] = Rules(interval, description)
+    _rules[operation] = Rules(interval, description, linear)
 
 
 def rules_for(operation: Operation) -> Rules:

@@ -56,18 +56,18 @@ def reproduce_command(
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table(title=f"{rows[0].figures['n']:,} test images, theorem1 at ±{EPS:g}", title_style="bold")
-    for name in ("likelihood", "method", "temperature"):
-        table.add_column(name)
-    for name in ("certified", "accuracy", "survive PGD", "NLL", "ECE", "mutual inf."):
+    n = rows[0].figures["n"]
+    table = Table(title=f"{n:,} test images, theorem1 at ±{EPS:g}; v: validated temperature", title_style="bold")
+    table.add_column("robust method")
+    for name in ("T", "proved", "PGD", "accuracy", "NLL", "ECE", "mutual inf."):
         table.add_column(name, justify="right")
-    for row in rows:
-        f = row.figures
-        chosen = " validated" if row.choice == "validated" else ""
-        shares = (f"{100 * f[key]:.1f}%" for key in ("certified", "accuracy", "pgd"))
-        likelihood = "robust" if row.likelihood == "ibp" else row.likelihood
-        table.add_row(
-            likelihood, row.method, f"{f['temperature']:g}{chosen}", *shares, f"{f['nll']:.3f}", f"{f['ece']:.4f}",
-            f"{f['mutual_information']:.5f}",
-        )  # fmt: skip
+    for likelihood in ("ibp", "standard"):
+        for row in (row for row in rows if row.likelihood == likelihood):
+            f = row.figures
+            name = row.method if likelihood == "ibp" else f"{row.method} [dim](standard)[/dim]"
+            chosen = "v " if row.choice == "validated" else ""
+            shares = (f"{100 * f[key]:.1f}%" for key in ("certified", "pgd", "accuracy"))
+            doubts = (f"{f['nll']:.3f}", f"{f['ece']:.3f}", f"{f['mutual_information']:.5f}")
+            table.add_row(name, f"{chosen}{f['temperature']:g}", *shares, *doubts)
+        table.add_section()
     return table

@@ -1,4 +1,4 @@
-"""Monotone activations: the image of an interval lies between the images of its ends.
+"""Monotone activations: the image of an interval lies between the images of its ends, and between two lines.
 
 ReLU and the maximum are exact in floats and commute with rounding (rounding is monotone and keeps the sign), so the
 error of ``c - r`` stays a unit of the result. LeakyReLU rounds once more. Tanh and sigmoid are library functions,
@@ -8,10 +8,14 @@ network and sixteen in the bound, several times what the vendors document, and t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from certibayes.bounds.box import Box
-from certibayes.bounds.registry import IntervalRule, register
+from certibayes.bounds.registry import IntervalRule, LinearRule, register
+from certibayes.bounds.relaxation import Backward, Step, dot, paid, sum_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
@@ -38,7 +42,113 @@ def monotone(ulps: float, commutes_with_rounding: bool = False) -> IntervalRule:
     return interval
 
 
-register(ops.ReLU, monotone(ulps=1, commutes_with_rounding=True), "nn.ReLU, F.relu, torch.relu")
-register(ops.LeakyReLU, monotone(ulps=4, commutes_with_rounding=True), "nn.LeakyReLU, F.leaky_relu (slope >= 0)")
-register(ops.Tanh, monotone(LIBRARY_ULPS), "nn.Tanh, torch.tanh")
-register(ops.Sigmoid, monotone(LIBRARY_ULPS), "nn.Sigmoid, torch.sigmoid")
+class Lines(NamedTuple):
+    """Two lines around an activation on its interval: lower slope z + lower offset <= f(z) <= upper; (B, ...) each.
+
+    The lower slope may have a dimension S of its own, (B, S, ...).
+    """
+
+    lower_slope: Tensor
+    lower_offset: Tensor | None
+    upper_slope: Tensor
+    upper_offset: Tensor
+
+
+def between(lines: Lines, step: Step) -> Backward:
+    """Take the lower line where a coefficient is positive and the upper one where it is negative."""
+    positive, negative = step.coefficients.clamp(min=0), step.coefficients.clamp(max=0)
+    lower = lines.lower_slope if lines.lower_slope.dim() == positive.dim() else lines.lower_slope[:, None]
+    into = positive * lower + negative * lines.upper_slope[:, None]
+    # All terms have one sign, or the offset's own magnitude pays for rounding of the sum.
+    share = sum_error(lines.upper_offset, step.rounding) if step.rounding.outward else 0.0
+    constant = dot(negative, lines.upper_offset + lines.upper_offset.abs() * share)
+    if lines.lower_offset is not None:
+        constant = constant + dot(positive, lines.lower_offset - lines.lower_offset.abs() * share)
+    return Backward((into,), constant, paid=False)
+
+
+def kinked(slope_below: float, step: Step) -> Lines:
+    """Lines around f(z) = z for z > 0, ``slope_below`` z elsewhere, with ``slope_below`` <= 1: f is convex.
+
+    A convex function lies below every line that is above it at both ends, and above every line through the kink whose
+    slope is between those of its two sides.
+    """
+    low, high = step.ends()
+    unit = step.rounding.unit
+    crossing = (low < 0) & (high > 0)
+    side = torch.where(high > 0, torch.ones_like(high), torch.full_like(high, slope_below))
+    chord = (high - slope_below * low) / (high - low).clamp(min=torch.finfo(high.dtype).tiny)
+    upper_slope = torch.where(crossing, chord, side)
+    # Whatever slope came out, the offset lifts the line above both ends.
+    lift = torch.maximum(high - upper_slope * high, slope_below * low - upper_slope * low)
+    offset = torch.where(crossing, lift.clamp(min=0) + 8 * unit * (high.abs() + low.abs()), torch.zeros_like(lift))
+    if isinstance(step.slope, Tensor):
+        free = slope_below + (1 - slope_below) * step.slope
+        mask, sides = crossing[:, None], side[:, None]
+    else:
+        adaptive = (high > -low) & (step.slope == "adaptive")
+        free = torch.where(adaptive, torch.ones_like(high), torch.full_like(high, slope_below))
+        mask, sides = crossing, side
+    return Lines(torch.where(mask, free, sides), None, upper_slope, offset)
+
+
+def relu_backward(operation: ops.ReLU, weights: Weights, step: Step) -> Backward:
+    """Bound ReLU by the chord from above and a line through 0 from below; it is exact in floats."""
+    return between(kinked(0.0, step), step)
+
+
+def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) -> Backward:
+    """Bound LeakyReLU likewise; where the slope is above 1 it is concave, and -f is bounded instead."""
+    if operation.slope <= 1.0:
+        back = between(kinked(operation.slope, step), step)
+    else:
+        # f(z) = s g(z) with g convex in -z: g(z) = -k(-z), k(t) = t for t > 0 and t / s elsewhere.
+        mirrored = Step(
+            -operation.slope * step.coefficients,
+            (Box(-step.inputs[0].centre, step.inputs[0].radius),),
+            step.output,
+            step.rounding,
+            step.slope,
+        )
+        back = between(kinked(1.0 / operation.slope, mirrored), mirrored)
+        back = Backward((-back.coefficients[0],), back.constant)
+    if not step.rounding.outward:
+        return back
+    own = step.output.centre.abs() + step.output.radius
+    return Backward(back.coefficients, back.constant + paid(step, own * (8 * step.rounding.unit)))
+
+
+def sigmoidal(derivative: Any) -> LinearRule:
+    """Make the rule of an S-shaped function f, whose derivative is given in terms of its value.
+
+    The derivative of f has a single peak, so on an interval it is smallest at an end: k = min(f'(l), f'(u)). Then
+    f(z) - k z does not fall, and f lies between the parallel lines of slope k through its two ends. Any smaller k >= 0
+    will do.
+    """
+
+    def backward(operation: Any, weights: Weights, step: Step) -> Backward:
+        low, high = step.ends()
+        bottom, top = operation.evaluate(weights, low), operation.evaluate(weights, high)
+        unit = max(step.rounding.unit, torch.finfo(low.dtype).eps / 2)
+        slope = (torch.minimum(derivative(bottom), derivative(top)) - 4 * LIBRARY_ULPS * unit).clamp(min=0)
+        # What the library functions, the products and the sums below can lose.
+        slack = 4 * LIBRARY_ULPS * unit * (1 + slope * (low.abs() + high.abs()))
+        lines = Lines(slope, bottom - slope * low - slack, slope, top - slope * high + slack)
+        back = between(lines, step)
+        if not step.rounding.outward:
+            return back
+        own = torch.ones_like(low) * (2 * LIBRARY_ULPS * step.rounding.unit)
+        return Backward(back.coefficients, back.constant + paid(step, own))
+
+    return backward
+
+
+register(ops.ReLU, monotone(ulps=1, commutes_with_rounding=True), "nn.ReLU, F.relu, torch.relu", relu_backward)
+register(
+    ops.LeakyReLU,
+    monotone(ulps=4, commutes_with_rounding=True),
+    "nn.LeakyReLU, F.leaky_relu (slope >= 0)",
+    leaky_relu_backward,
+)
+register(ops.Tanh, monotone(LIBRARY_ULPS), "nn.Tanh, torch.tanh", sigmoidal(lambda value: 1 - value * value))
+register(ops.Sigmoid, monotone(LIBRARY_ULPS), "nn.Sigmoid, torch.sigmoid", sigmoidal(lambda value: value * (1 - value)))

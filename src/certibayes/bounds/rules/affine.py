@@ -7,11 +7,13 @@ with the widening of ``bounds.rounding`` folded into the radius.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
+from certibayes.bounds.relaxation import Backward, Step, paid
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
@@ -46,5 +48,61 @@ def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Round
     return bias.abs() * rounding.widening(terms) + rounding.underflow
 
 
-register(ops.Linear, linear_interval, "nn.Linear, F.linear")
-register(ops.Conv2d, conv2d_interval, "nn.Conv2d, F.conv2d (zero padding, any stride, dilation, groups)")
+def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Backward:
+    """Coefficients A on W x + b are A W on x; see ``bounds.relaxation`` for what rounding costs."""
+    weight, bias = weights["weight"], weights.get("bias")
+    constant = _bias_part(step, bias, -1)
+    if step.rounding.outward:
+        magnitude = functional.linear(step.magnitude(), weight.abs(), None if bias is None else bias.abs())
+        constant = constant + paid(step, _error(magnitude, weight.shape[1], weight.shape[0], step.rounding))
+    return Backward((step.coefficients @ weight,), constant)
+
+
+def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Backward:
+    """Coefficients on a convolution become their transposed convolution."""
+    weight, bias = weights["weight"], weights.get("bias")
+    constant = _bias_part(step, bias, 2)
+    if step.rounding.outward:
+        magnitude = operation.convolve(step.magnitude(), weight.abs(), None if bias is None else bias.abs())
+        # An input enters every output channel of its group, at every place of the kernel.
+        uses = weight[:, 0].numel() // operation.groups
+        constant = constant + paid(step, _error(magnitude, weight[0].numel(), uses, step.rounding))
+    size = step.inputs[0].centre.shape[2:]
+    out = step.coefficients.shape[3:]
+    # What the strides left over at the far side.
+    rest = [
+        size[i]
+        - ((out[i] - 1) * operation.stride[i] - 2 * operation.padding[i])
+        - operation.dilation[i] * (weight.shape[2 + i] - 1)
+        - 1
+        for i in range(2)
+    ]
+    flat = step.coefficients.flatten(0, 1)
+    into = functional.conv_transpose2d(
+        flat, weight, None, operation.stride, operation.padding, rest, operation.groups, operation.dilation
+    )
+    return Backward((into.unflatten(0, step.coefficients.shape[:2]),), constant)
+
+
+def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:
+    """A b, (B, S); over the places of an image or a sequence in float64, since these sums are long."""
+    if bias is None:
+        return step.coefficients.new_zeros(step.coefficients.shape[:2])
+    if step.coefficients.dim() == 3:
+        return step.coefficients @ bias
+    by_channel = step.coefficients.movedim(channel, 2).flatten(3).sum(-1, dtype=torch.float64)
+    return by_channel @ bias.double()
+
+
+def _error(magnitude: Tensor, terms: int, uses: int, rounding: Rounding) -> Tensor:
+    """What running the layer (sums of ``terms``) and going back through it (sums of ``uses``) can lose by rounding."""
+    return magnitude * (1.25 * (rounding.gamma(terms + 8) + rounding.gamma(uses + 8))) + 2 * rounding.underflow
+
+
+register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward)
+register(
+    ops.Conv2d,
+    conv2d_interval,
+    "nn.Conv2d, F.conv2d (zero padding, any stride, dilation, groups)",
+    conv2d_backward,
+)

@@ -15,6 +15,7 @@ from torch import Tensor
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.rules.transposed import transposed
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 
@@ -84,10 +85,10 @@ def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], round
     return Box(operation.evaluate(weights, boxes[0].centre, boxes[1].centre), radius)
 
 
-register(ops.BatchNorm, batch_norm_interval, "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)")
-register(ops.Normalize, normalize_interval, "certibayes.networks.Normalize")
-register(ops.Multiply, scale_interval, "* by a constant or parameter, unary minus")
-register(ops.Divide, scale_interval, "/ by a constant or parameter")
-register(ops.Shift, shift_interval, "+ and - with a constant or parameter")
-register(ops.Add, sum_interval, "+ of two activations (residual connections)")
-register(ops.Subtract, sum_interval, "- of two activations")
+register(ops.BatchNorm, batch_norm_interval, "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)", transposed)
+register(ops.Normalize, normalize_interval, "certibayes.networks.Normalize", transposed)
+register(ops.Multiply, scale_interval, "* by a constant or parameter, unary minus", transposed)
+register(ops.Divide, scale_interval, "/ by a constant or parameter", transposed)
+register(ops.Shift, shift_interval, "+ and - with a constant or parameter", transposed)
+register(ops.Add, sum_interval, "+ of two activations (residual connections)", transposed)
+register(ops.Subtract, sum_interval, "- of two activations", transposed)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor
+from torch.nn import functional
+
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
-from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.relaxation import Backward, Step, dot, sum_error
+from certibayes.bounds.rounding import LARGEST_BOUND, Rounding
 from certibayes.bounds.rules.activation import monotone
+from certibayes.bounds.rules.transposed import transposed
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 
@@ -29,6 +35,60 @@ def avg_pool_interval(
     return Box(centre, radius + rounding.underflow if rounding.outward else radius)
 
 
-register(ops.MaxPool2d, monotone(ulps=1, commutes_with_rounding=True), "nn.MaxPool2d, F.max_pool2d")
-register(ops.AvgPool2d, avg_pool_interval, "nn.AvgPool2d, F.avg_pool2d")
-register(ops.AdaptiveAvgPool2d, avg_pool_interval, "nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d")
+def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) -> Backward:
+    """Bound a maximum from below by the input whose lower end is highest, from above by its own upper end.
+
+    Where that input's lower end is above every other upper end of its window, it *is* the maximum. The maximum is exact
+    in floats.
+    """
+    low, high = step.ends()
+    kernel, dilation, stride = operation.kernel, operation.dilation, operation.stride
+    shape = step.output.centre.shape[-2:]
+    # The part of the padded image that windows reach; beyond the image there is nothing to choose.
+    reach = [(shape[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 for i in range(2)]
+    before = operation.padding
+    after = [max(0, reach[i] - before[i] - low.shape[-2 + i]) for i in range(2)]
+    channels = low.shape[1]
+
+    def windows(image: Tensor) -> Tensor:
+        padded = functional.pad(image, (before[1], after[1], before[0], after[0]), value=-LARGEST_BOUND)
+        padded = padded[..., : reach[0], : reach[1]]
+        parts = functional.unfold(padded, kernel, dilation, stride=stride)
+        return parts.unflatten(1, (channels, -1))
+
+    lows, highs = windows(low), windows(high)
+    highest = lows.amax(2, keepdim=True)
+    # The first of the highest, one for each window.
+    places = torch.arange(lows.shape[2], device=low.device).view(-1, 1)
+    first = torch.where(lows == highest, places, lows.shape[2]).amin(2, keepdim=True)
+    chosen = places == first
+    alone = highest >= highs.masked_fill(chosen, -torch.inf).amax(2, keepdim=True)
+    coefficients = step.coefficients.flatten(3)[:, :, :, None]
+    exact = (coefficients > 0) | alone[:, None]
+    given = torch.where(exact & chosen[:, None], coefficients, torch.zeros_like(coefficients))
+    flat = given.flatten(0, 1).flatten(1, 2)
+    folded = functional.fold(flat, (reach[0], reach[1]), kernel, dilation, stride=stride)
+    image = functional.pad(folded, _to_size(low.shape[-2:], reach, before))
+    rest = torch.where(exact, torch.zeros_like(coefficients), coefficients).flatten(3)
+    top = (step.output.centre + step.output.radius).flatten(2)
+    if step.rounding.outward:
+        size = (step.output.centre.abs() + step.output.radius).flatten(2)
+        top = top + size * (sum_error(size, step.rounding) + 4 * step.rounding.unit)
+    into = image.unflatten(0, step.coefficients.shape[:2])
+    return Backward((into,), dot(rest, top), paid=False)
+
+
+def _to_size(size: torch.Size, reach: list[int], before: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Padding, negative to crop, that brings an image of ``reach`` with ``before`` back to ``size``."""
+    (top, left), (height, width) = before, size
+    return -left, width - reach[1] + left, -top, height - reach[0] + top
+
+
+register(
+    ops.MaxPool2d,
+    monotone(ulps=1, commutes_with_rounding=True),
+    "nn.MaxPool2d, F.max_pool2d",
+    max_pool_backward,
+)
+register(ops.AvgPool2d, avg_pool_interval, "nn.AvgPool2d, F.avg_pool2d", transposed)
+register(ops.AdaptiveAvgPool2d, avg_pool_interval, "nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d", transposed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
+from certibayes.bounds.relaxation import Backward, Step
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
@@ -15,4 +16,16 @@ def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box,
     return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius))
 
 
-register(ops.Reshape, reshape_interval, "nn.Flatten, nn.Unflatten, flatten, view, reshape, squeeze, unsqueeze")
+def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Backward:
+    """Give coefficients the shape of the input."""
+    batch = step.coefficients.shape[:2]
+    into = step.coefficients.reshape(*batch, *step.inputs[0].centre.shape[1:])
+    return Backward((into,), step.coefficients.new_zeros(batch), paid=False)
+
+
+register(
+    ops.Reshape,
+    reshape_interval,
+    "nn.Flatten, nn.Unflatten, flatten, view, reshape, squeeze, unsqueeze",
+    reshape_backward,
+)

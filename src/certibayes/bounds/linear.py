@@ -1,0 +1,199 @@
+"""Linear bounds (CROWN; LBP in the paper): one network, one batch of boxes, lower bounds on margins and outputs.
+
+Coefficients travel from the outputs back to the input, where the box is put in:
+
+    m >= A x + d >= A c - |A| r + d        for x in the box (c, r).
+
+Every activation needs bounds on what it takes in; they come from interval propagation. On the way, the same
+coefficients put into the box of any intermediate layer give a bound too; the one at the last layer's input is the
+interval bound with the last layer folded in, and the result is the better of the two. See Zhang et al. (2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds.box import Box
+from certibayes.bounds.interval import interval_bounds
+from certibayes.bounds.registry import LinearRule, rules_for
+from certibayes.bounds.relaxation import Step, dot, paid_units, sum_error
+from certibayes.bounds.rounding import IDEAL, Rounding
+from certibayes.errors import UnsupportedLayer
+from certibayes.networks import Graph, Node, Params
+from certibayes.networks.graph import INPUT
+
+Slopes = Mapping[str, Tensor] | str
+"""Lower slopes of unstable activations by node, or "zero" or "adaptive" for all of them."""
+
+Boxes = dict[str, Box]
+"""Boxes by node, and of the input."""
+
+
+def layer_boxes(graph: Graph, params: Params, box: Box, rounding: Rounding = IDEAL) -> Boxes:
+    """Return the interval bounds of every node, which linear bounds need."""
+    boxes: Boxes = {INPUT: box}
+
+    def remember(node: Node, inputs: tuple[Box, ...], output: Box) -> Box:
+        boxes[node.name] = output
+        return output
+
+    interval_bounds(graph, params, box, rounding, remember)
+    return boxes
+
+
+def linear_lower(
+    graph: Graph,
+    params: Params,
+    boxes: Boxes,
+    specification: Tensor,
+    rounding: Rounding = IDEAL,
+    slopes: Slopes = "zero",
+) -> Tensor:
+    """Bound linear functions of the network's outputs from below.
+
+    Args:
+        graph: the network.
+        params: parameters and buffers of one sample.
+        boxes: from ``layer_boxes``, with the same rounding.
+        specification: coefficients on the outputs, (B, S, *output_shape).
+        rounding: ``IDEAL``, or ``outward(dtype)`` for bounds on the float program.
+        slopes: see ``Slopes``.
+
+    Returns:
+        Lower bounds (B, S); in outward rounding they hold for the outputs of the float program, their differences
+        taken exactly.
+    """
+    pending = {graph.nodes[-1].name: specification}
+    # How many layers in a row have let coefficients pass that may be some units off.
+    unpaid = {graph.nodes[-1].name: 0}
+    constant = _Sum(specification, rounding)
+    folded: Tensor | None = None
+    for node in reversed(graph.nodes):
+        if node.name not in pending:
+            continue
+        coefficients, waiting = pending.pop(node.name), unpaid.pop(node.name)
+        inputs = tuple(boxes[name] for name in node.inputs)
+        slope = slopes if isinstance(slopes, str) else slopes.get(node.name, "zero")
+        step = Step(coefficients, inputs, boxes[node.name], rounding, slope)
+        back = _linear_rule(node)(node.operation, node.weights(params), step)
+        constant.add(back.constant)
+        for name, arrived in zip(node.inputs, back.coefficients, strict=True):
+            late = 0 if back.paid else waiting + 1
+            together = name in pending
+            if rounding.outward and (together or late == PATIENCE):
+                # Where coefficients meet they may cancel, so what each may be off by is paid for before.
+                constant.add(paid_units(arrived, boxes[name], rounding))
+                late = 0
+            if together:
+                if rounding.outward:
+                    constant.add(paid_units(pending[name], boxes[name], rounding))
+                arrived = pending[name] + arrived
+            pending[name], unpaid[name] = arrived, late
+        if node is graph.nodes[-1] and len(pending) == 1:
+            # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
+            folded = constant.total(_put_in(*_only(pending, boxes), rounding))
+    result = constant.total(_put_in(*_only(pending, boxes), rounding))
+    return result if folded is None else torch.maximum(result, folded)
+
+
+PATIENCE = 4
+"""Layers that may pass coefficients on without paying; each adds at most four units to what they may be off by."""
+
+
+class _Sum:
+    """A sum of constants (B, S) in float64, and of their sizes, which bound what rounding can do to it."""
+
+    def __init__(self, like: Tensor, rounding: Rounding):
+        self.value = torch.zeros(like.shape[:2], dtype=torch.float64, device=like.device)
+        self.size, self.rounding = self.value, rounding
+
+    def add(self, term: Tensor) -> None:
+        self.value = self.value + term.double()
+        self.size = self.size + term.double().abs()
+
+    def total(self, last: Tensor) -> Tensor:
+        total = self.value + last
+        return total - (self.size + last.abs()) * 2.0**-40 if self.rounding.outward else total
+
+
+def _only(pending: dict[str, Tensor], boxes: Boxes) -> tuple[Tensor, Box]:
+    """What is left when all layers are done: coefficients on one box."""
+    (name, coefficients), *_ = pending.items()
+    return coefficients, boxes[name]
+
+
+def _linear_rule(node: Node) -> LinearRule:
+    rule = rules_for(node.operation).linear
+    if rule is None:
+        raise UnsupportedLayer(
+            f'the operation {type(node.operation).__name__} has interval bounds only. Take bounds="ibp", or give it a '
+            "linear rule with certibayes.bounds.register(..., linear=...)."
+        )
+    return rule
+
+
+def _put_in(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
+    """Smallest value of A x over a box, (B, S), in float64."""
+    radius = box.radius
+    if rounding.outward:
+        # Pays for rounding of both sums, and for coefficients that are off by some units.
+        radius = radius + (box.centre.abs() + radius) * sum_error(radius, rounding)
+    return dot(coefficients, box.centre).double() - dot(coefficients.abs(), radius).double()
+
+
+def margin_specification(labels: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the coefficients of z_y - z_j for the rivals j of each label, (B, C - 1, C), and the rivals (B, C - 1)."""
+    every = torch.arange(classes, device=labels.device)
+    # Without boolean indexing, which vmap cannot trace: the rivals are all classes in order, the label left out.
+    rivals = every[:-1].expand(len(labels), classes - 1)
+    rivals = rivals + (rivals >= labels[:, None])
+    own = (every == labels[:, None])[:, None, :]
+    rival = every == rivals[..., None]
+    return own.to(dtype) - rival.to(dtype), rivals
+
+
+def linear_margins(
+    graph: Graph,
+    params: Params,
+    box: Box,
+    labels: Tensor,
+    rounding: Rounding = IDEAL,
+    slopes: Slopes = "zero",
+    boxes: Boxes | None = None,
+) -> Tensor:
+    """Bound the margins m_j = z_y - z_j from below; never worse than ``interval_margins``.
+
+    Args:
+        graph: the network; its output is one vector of logits.
+        params: parameters and buffers of one sample.
+        box: inputs.
+        labels: class y of each input, (B,).
+        rounding: with outward rounding the result holds for the exact difference of the float logits that run.
+        slopes: see ``Slopes``.
+        boxes: from ``layer_boxes``, if they are known.
+
+    Returns:
+        Lower bounds (B, C) in float64; 0 for the label itself.
+    """
+    boxes = layer_boxes(graph, params, box, rounding) if boxes is None else boxes
+    specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
+    lower = linear_lower(graph, params, boxes, specification, rounding, slopes)
+    return torch.zeros(len(labels), graph.classes, dtype=lower.dtype, device=lower.device).scatter(1, rivals, lower)
+
+
+def linear_bounds(
+    graph: Graph, params: Params, box: Box, rounding: Rounding = IDEAL, slopes: Slopes = "zero"
+) -> tuple[Tensor, Tensor]:
+    """Bound every output from both sides, (B, C) each, in float64; never worse than interval bounds."""
+    boxes = layer_boxes(graph, params, box, rounding)
+    unit = torch.eye(graph.classes, dtype=box.centre.dtype, device=box.centre.device)
+    both = torch.cat([unit, -unit]).view(2 * graph.classes, *graph.output_shape)
+    both = both.expand(len(box.centre), *both.shape)
+    lower, negative = linear_lower(graph, params, boxes, both, rounding, slopes).split(graph.classes, 1)
+    last = boxes[graph.nodes[-1].name]
+    ends = last.ends() if rounding.outward else (last.lower.double(), last.upper.double())
+    low, high = (end.flatten(1) for end in ends)
+    return torch.maximum(lower, low), torch.minimum(-negative, high)

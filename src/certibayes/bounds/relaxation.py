@@ -1,0 +1,107 @@
+r"""What a layer's linear rule takes and returns.
+
+Linear bounds go backwards (CROWN; Zhang et al., 2018). A quantity m of the outputs is bounded from below by a linear
+function of some layer's values z, m >= A z + d, and a layer's rule turns that into a linear function of what the layer
+takes in: exactly for a linear layer, by a linear relaxation for an activation, line by line for the sign of A.
+
+Rounding. The program that runs computes z = W x + b + δ with |δ| <= e, in any order, e = γ (|W| |x| + |b|); so
+m >= A W x + A b + d - |A| e. The backward computation rounds as well: A W is off by γ |A| |W|, which moves the
+bound by γ |A| (|W| |x|), a term of the same form. Both are paid for by |A| e with a larger γ. Coefficients that
+arrive at a layer may be off by a few units themselves; a share of the layer's own magnitude in e pays for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds.box import Box
+from certibayes.bounds.rounding import Rounding
+
+COEFFICIENT_UNITS = 16.0
+"""Units by which a coefficient may be off when it arrives at a layer."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer on the way back.
+
+    Attributes:
+        coefficients: A on the layer's output, (B, S, *output_shape), for S quantities of each example.
+        inputs: boxes that hold the layer's inputs, in the program that runs.
+        output: box that holds its output.
+        rounding: of the program that runs, or ideal.
+        slope: lower slopes of unstable activations, in [0, 1], broadcasting against the coefficients; or ``"zero"`` or
+            ``"adaptive"``, CROWN's choice of 1 where the interval is more positive than negative.
+    """
+
+    coefficients: Tensor
+    inputs: tuple[Box, ...]
+    output: Box
+    rounding: Rounding
+    slope: Tensor | str = "zero"
+
+    def magnitude(self, index: int = 0) -> Tensor:
+        """Largest magnitude of an input, |c| + r."""
+        box = self.inputs[index]
+        return box.centre.abs() + box.radius
+
+    def ends(self, index: int = 0) -> tuple[Tensor, Tensor]:
+        """Return lower and upper ends of an input, moved outwards by what the subtraction can lose."""
+        box = self.inputs[index]
+        pad = self.magnitude(index) * (4 * self.rounding.unit) if self.rounding.outward else 0.0
+        return box.centre - box.radius - pad, box.centre + box.radius + pad
+
+
+class Backward(NamedTuple):
+    """Coefficients on each input, (B, S, *input_shape), and what is added to the constant, (B, S).
+
+    Attributes:
+        coefficients: one for each input.
+        constant: of the bound.
+        paid: whether coefficients that arrived a few units off were paid for; see ``paid``.
+    """
+
+    coefficients: tuple[Tensor, ...]
+    constant: Tensor
+    paid: bool = True
+
+
+LONG = 1024
+"""Sums longer than this are made in float64: their rounding would cost more than the time."""
+
+
+def dot(coefficients: Tensor, values: Tensor) -> Tensor:
+    """Sum of products over everything but the first two dimensions: (B, S, ...) and (B or 1, ...) -> (B, S).
+
+    It errs by at most ``sum_error`` times the same sum of magnitudes.
+    """
+    flat = coefficients.flatten(2)
+    column = values.expand(flat.shape[0], *values.shape[1:]).flatten(1)[..., None]
+    if flat.shape[-1] > LONG:
+        flat, column = flat.double(), column.double()
+    return torch.bmm(flat, column).squeeze(-1)
+
+
+def sum_error(values: Tensor, rounding: Rounding) -> float:
+    """Relative error of ``dot`` with ``values`` (B, ...), with some units to spare for coefficients that are off."""
+    terms = values[0].numel()
+    long = 2.0**-29 * terms / LONG if rounding.unit > 2.0**-30 else rounding.gamma(terms + 8)
+    return 2 * (rounding.gamma(terms + 8) if terms <= LONG else long) + COEFFICIENT_UNITS * rounding.unit
+
+
+def paid_units(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
+    """Return what ``COEFFICIENT_UNITS`` in coefficients on the values of a box can cost, (B, S)."""
+    share = (box.centre.abs() + box.radius) * (2 * COEFFICIENT_UNITS * rounding.unit)
+    return -dot(coefficients.abs(), share)
+
+
+def paid(step: Step, error: Tensor) -> Tensor:
+    """Return what an error of at most ``error`` (B, *output_shape) in the layer's output can cost: -|A| e, (B, S)."""
+    own = step.output.centre.abs() + step.output.radius
+    # The share of the magnitude pays for the coefficients; the factor for rounding of this very sum.
+    total = (error + own * (COEFFICIENT_UNITS * step.rounding.unit)) * (1 + sum_error(own, step.rounding))
+    return -dot(step.coefficients.abs(), total)

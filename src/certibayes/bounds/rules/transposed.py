@@ -1,0 +1,38 @@
+"""The linear rule of operations that are linear already: their transpose, by automatic differentiation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from certibayes.bounds.box import Box
+from certibayes.bounds.registry import rules_for
+from certibayes.bounds.relaxation import Backward, Step, dot, paid
+from certibayes.networks.operations import Weights
+
+
+def transposed(operation: Any, weights: Weights, step: Step) -> Backward:
+    """Coefficients A on f(x) = L x + d are A L on x, and A d is added to the constant."""
+    flat = step.coefficients.flatten(0, 1)
+    zeros = [box.centre.new_zeros(len(flat), *box.centre.shape[1:]) for box in step.inputs]
+    pull: Any = torch.func.vjp(lambda *x: operation.evaluate(weights, *x), *zeros)[1]
+    offset = operation.evaluate(weights, *(zero[:1] for zero in zeros))
+    into = tuple(c.unflatten(0, step.coefficients.shape[:2]) for c in pull(flat))
+    constant = dot(step.coefficients, offset)
+    if step.rounding.outward:
+        constant = constant + paid(step, _error(operation, weights, step))
+        # The sum above is as long as the layer is large.
+        constant = constant - dot(step.coefficients.abs(), offset.abs()) * (2 * step.rounding.gamma(offset.numel() + 8))
+    return Backward(into, constant)
+
+
+def _error(operation: Any, weights: Weights, step: Step) -> torch.Tensor:
+    """What rounding can do to the layer: how far its interval rule widens a point of the largest magnitude there is."""
+    points = tuple(Box(step.magnitude(i), torch.zeros_like(box.radius)) for i, box in enumerate(step.inputs))
+    error = rules_for(operation).interval(operation, weights, points, step.rounding).radius
+    # Where an input is spread over a larger output, going back sums over its copies.
+    copies = step.output.centre[0].numel() // max(1, min(box.centre[0].numel() for box in step.inputs))
+    if copies > 1:
+        error = error + (step.output.centre.abs() + step.output.radius) * step.rounding.gamma(copies + 8)
+    return error

@@ -1,0 +1,184 @@
+"""Linear bounds: the laws of soundness on every network of the zoo, and what they are when they are known."""
+
+import pytest
+import torch
+from hypothesis import given
+
+from certibayes.bounds import (
+    IDEAL,
+    ball,
+    ideal_box,
+    interval_bounds,
+    interval_margins,
+    layer_boxes,
+    linear_bounds,
+    linear_lower,
+    linear_margins,
+    outward,
+    outward_box,
+    registered,
+)
+from certibayes.bounds.linear import margin_specification
+from certibayes.networks import direct_sums
+from certibayes.networks.operations import LeakyReLU, ReLU
+
+from ..strategies import ZOO, attacked_points, inputs, law, points_of, radii, seeds, traced
+
+every_network = pytest.mark.parametrize("name", ZOO)
+
+
+def outputs_in(graph, params, lower, upper, seed):
+    points = torch.cat(
+        [points_of(lower, upper, 24, seed), attacked_points(lambda x: graph.evaluate(params, x), lower, upper)]
+    )
+    with torch.no_grad(), direct_sums():
+        return torch.stack([graph.evaluate(params, x) for x in points]).double()
+
+
+def random_slopes(graph, batch, quantities, seed, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        node.name: torch.rand(batch, quantities, *node.shape, generator=generator, dtype=dtype)
+        for node in graph.nodes
+        if isinstance(node.operation, (ReLU, LeakyReLU))
+    }
+
+
+def slopes_of(kind, graph, quantities, seed, dtype=torch.float32):
+    return random_slopes(graph, 3, quantities, seed, dtype) if kind == "random" else kind
+
+
+def test_every_layer_has_a_linear_rule():
+    assert [kind.__name__ for kind, rules in registered().items() if rules.linear is None] == []
+
+
+@every_network
+@pytest.mark.parametrize("kind", ["zero", "adaptive", "random"])
+class TestSoundness:
+    @law(4)
+    @given(seed=seeds, eps=radii)
+    def test_ideal_bounds_hold_every_point_of_the_ball(self, name, kind, seed, eps):
+        graph, params = traced(name, seed, torch.float64)
+        x = inputs(name, 3, seed, torch.float64)
+        slopes = slopes_of(kind, graph, 2 * graph.classes, seed, torch.float64)
+        lower, upper = linear_bounds(graph, params, ideal_box(x, eps), IDEAL, slopes)
+        outputs = outputs_in(graph, params, *ball(x, eps), seed)
+        slack = 1e-11 * (1 + outputs.abs().amax())
+        assert (outputs >= lower - slack).all()
+        assert (outputs <= upper + slack).all()
+
+    @law(4)
+    @given(seed=seeds, eps=radii)
+    def test_outward_bounds_hold_the_float32_program_without_tolerance(self, name, kind, seed, eps):
+        graph, params = traced(name, seed)
+        x = inputs(name, 3, seed)
+        with direct_sums():
+            slopes = slopes_of(kind, graph, 2 * graph.classes, seed)
+            lower, upper = linear_bounds(graph, params, outward_box(x, eps), outward(torch.float32), slopes)
+        outputs = outputs_in(graph, params, *ball(x, eps), seed)
+        assert (outputs >= lower).all()
+        assert (outputs <= upper).all()
+
+    @law(3)
+    @given(seed=seeds, eps=radii)
+    def test_margins_hold_the_exact_differences_of_float32_outputs(self, name, kind, seed, eps):
+        graph, params = traced(name, seed)
+        x = inputs(name, 3, seed)
+        labels = torch.tensor([0, 1, 2])
+        with direct_sums():
+            slopes = slopes_of(kind, graph, graph.classes - 1, seed)
+            margins = linear_margins(graph, params, outward_box(x, eps), labels, outward(torch.float32), slopes)
+        outputs = outputs_in(graph, params, *ball(x, eps), seed)
+        own = outputs.gather(-1, labels.expand(len(outputs), 3)[..., None])
+        assert (own - outputs >= margins).all()
+
+
+@every_network
+@law(3)
+@given(seed=seeds)
+def test_at_radius_zero_every_float32_output_is_inside(name, seed):
+    graph, params = traced(name, seed)
+    x = inputs(name, 3, seed)
+    with torch.no_grad(), direct_sums():
+        lower, upper = linear_bounds(graph, params, outward_box(x, 0.0), outward(torch.float32))
+        for outputs in (graph.evaluate(params, x), torch.cat([graph.evaluate(params, part) for part in x.split(1)])):
+            assert (outputs.double() >= lower).all()
+            assert (outputs.double() <= upper).all()
+
+
+@every_network
+@law(3)
+@given(seed=seeds, eps=radii)
+def test_they_are_never_worse_than_interval_bounds(name, seed, eps):
+    graph, params = traced(name, seed, torch.float64)
+    x = inputs(name, 3, seed, torch.float64)
+    box = ideal_box(x, eps)
+    lower, upper = linear_bounds(graph, params, box)
+    interval = interval_bounds(graph, params, box)
+    assert (lower >= interval.lower - 1e-9 * (1 + interval.lower.abs())).all()
+    assert (upper <= interval.upper + 1e-9 * (1 + interval.upper.abs())).all()
+    labels = torch.tensor([0, 1, 2])
+    margins, elided = linear_margins(graph, params, box, labels), interval_margins(graph, params, box, labels)
+    assert (margins >= elided - 1e-9 * (1 + elided.abs())).all()
+
+
+@every_network
+@law(2)
+@given(seed=seeds)
+def test_outward_bounds_are_close_to_ideal_ones(name, seed):
+    graph, params = traced(name, seed)
+    x = inputs(name, 3, seed)
+    ideal = linear_bounds(graph, params, ideal_box(x, 0.05))
+    sound = linear_bounds(graph, params, outward_box(x, 0.05), outward(torch.float32))
+    scale = 1 + max(
+        box.centre.abs().max() + box.radius.max() for box in layer_boxes(graph, params, ideal_box(x, 0.05)).values()
+    )
+    assert (ideal[0] - sound[0]).max() < 2e-3 * scale
+    assert (sound[1] - ideal[1]).max() < 2e-3 * scale
+
+
+def test_one_linear_layer_is_exact():
+    graph, params = traced("one linear layer", 0, torch.float64)
+    x = inputs("one linear layer", 3, 0, torch.float64)
+    weight, bias = params["weight"], params["bias"]
+    lower, upper = linear_bounds(graph, params, ideal_box(x, 0.3))
+    centre = x @ weight.T + bias
+    torch.testing.assert_close(lower, centre - 0.3 * weight.abs().sum(-1))
+    torch.testing.assert_close(upper, centre + 0.3 * weight.abs().sum(-1))
+
+
+def test_rivals_are_all_classes_but_the_label():
+    specification, rivals = margin_specification(torch.tensor([0, 2, 3]), 4, torch.float32)
+    assert rivals.tolist() == [[1, 2, 3], [0, 1, 3], [0, 1, 2]]
+    outputs = torch.tensor([[1.0, 20.0, 300.0, 4000.0]] * 3)
+    found = (specification @ outputs[..., None]).squeeze(-1)
+    assert found.tolist() == [[-19.0, -299.0, -3999.0], [299.0, 280.0, -3700.0], [3999.0, 3980.0, 3700.0]]
+
+
+def test_a_single_class_has_no_rivals():
+    specification, rivals = margin_specification(torch.tensor([0]), 1, torch.float32)
+    assert specification.shape == (1, 0, 1)
+    assert rivals.shape == (1, 0)
+
+
+@pytest.mark.parametrize("name", ["relu", "convolution, stride and padding", "residual", "max pool, padded, ceil"])
+def test_samples_may_be_vmapped(name):
+    graph, params = traced(name, 0)
+    x = inputs(name, 3, 0)
+    stacked = {key: torch.stack([p, 1.1 * p]) for key, p in params.items()}
+    together = torch.vmap(lambda p: linear_bounds(graph, p, outward_box(x, 0.05), outward(torch.float32))[0])(stacked)
+    alone = [
+        linear_bounds(graph, {k: p[i] for k, p in stacked.items()}, outward_box(x, 0.05), outward(torch.float32))[0]
+        for i in range(2)
+    ]
+    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-4, atol=1e-4)
+
+
+def test_bounds_are_differentiable_in_the_slopes():
+    graph, params = traced("relu", 0)
+    x = inputs("relu", 3, 0)
+    boxes = layer_boxes(graph, params, ideal_box(x, 0.5))
+    specification, _ = margin_specification(torch.tensor([0, 1, 2]), 3, torch.float32)
+    slopes = {name: s.requires_grad_() for name, s in random_slopes(graph, 3, 2, 0).items()}
+    linear_lower(graph, params, boxes, specification, IDEAL, slopes).sum().backward()
+    assert any(slope.grad.abs().sum() > 0 for slope in slopes.values())

@@ -1,0 +1,106 @@
+"""Grids: every spec in a directory of its own, finished ones kept, unfinished ones continued."""
+
+import json
+
+import pytest
+
+from certibayes.errors import Diverged, Interrupted, InvalidInput
+from certibayes.experiments import Judging, TrainSpec, grid, run_grid, train
+from certibayes.experiments.grid import run_one
+
+JUDGING = Judging(0.05, samples=3, limit=20, steps=2, restarts=1)
+
+
+def spec(**settings):
+    return TrainSpec(**{"algorithm": "map", "hidden": (4,), "epochs": 1, "batch_size": 1000, "eps": 0.05, **settings})
+
+
+SPECS = {"one": spec(), "two": spec(algorithm="bbb", seed=1, temperature=0.01)}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    calls, real = [], grid.train
+
+    def train(spec, out, **settings):
+        calls.append((out.name, settings["resume"]))
+        return real(spec, out, **settings)
+
+    monkeypatch.setattr(grid, "train", train)
+    return calls
+
+
+def test_figures_of_every_run_are_returned_and_kept(tmp_path):
+    figures = run_grid(SPECS, tmp_path, JUDGING)
+    assert list(figures) == ["one", "two"]
+    for name, found in figures.items():
+        assert found["n"] == 20
+        assert 0 <= found["certified"] <= found["pgd"] <= found["accuracy"] <= 1
+        assert found["temperature"] == SPECS[name].temperature
+        assert json.loads((tmp_path / name / "run.json").read_text())["evaluation"] == found
+
+
+def test_what_is_finished_is_not_done_again(tmp_path, counted):
+    first = run_grid(SPECS, tmp_path, JUDGING)
+    assert run_grid(SPECS, tmp_path, JUDGING) == first
+    assert counted == [("one", False), ("two", False)]
+
+
+def test_a_stopped_run_goes_on_and_a_trained_one_is_only_judged(tmp_path, counted, monkeypatch):
+    expected = run_one(SPECS["one"], tmp_path / "expected", JUDGING)
+    real = grid._judge
+
+    def stop(*arguments):
+        raise Interrupted("stop")
+
+    monkeypatch.setattr(grid, "_judge", stop)
+    with pytest.raises(Interrupted):
+        run_one(SPECS["one"], tmp_path / "one", JUDGING)
+    monkeypatch.setattr(grid, "_judge", real)
+    assert run_one(SPECS["one"], tmp_path / "one", JUDGING) == expected
+    assert [name for name, _ in counted] == ["expected", "one"]
+
+
+def test_an_unfinished_run_of_the_same_spec_is_resumed(tmp_path, counted):
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(SPECS["one"], tmp_path / "one", progress=False, callbacks=(stop,), checkpoint_every=-1.0)
+    run_one(SPECS["one"], tmp_path / "one", JUDGING)
+    assert counted == [("one", True)]
+
+
+def test_divergence_is_a_finding(tmp_path, monkeypatch):
+    def diverge(*arguments, **settings):
+        raise Diverged("too fast")
+
+    monkeypatch.setattr(grid, "train", diverge)
+    assert run_grid({"one": SPECS["one"]}, tmp_path, JUDGING) == {"one": {"diverged": "too fast"}}
+
+
+def test_several_processes_give_the_same_figures(tmp_path):
+    told = []
+    alone = run_grid(SPECS, tmp_path / "alone", JUDGING)
+    together = run_grid(
+        SPECS, tmp_path / "together", JUDGING, workers=2, told=lambda done, total, name: told.append((done, total))
+    )
+    assert together == alone
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_an_error_in_a_process_is_the_error_here(tmp_path):
+    with pytest.raises(InvalidInput, match="eps|radius"):
+        run_grid(SPECS, tmp_path, Judging(-1.0), workers=2)
+
+
+def test_chains_are_diagnosed(tmp_path):
+    chains = spec(algorithm="hmc", epochs=6, settings={"burn_in": 2, "leapfrog": 2, "chains": 2})
+    found = run_one(chains, tmp_path / "chains", JUDGING)
+    assert found["sampler"]["proposed"] == 8
+    assert found["diagnostics"]["chains"] == 2
+
+
+def test_no_workers(tmp_path):
+    with pytest.raises(InvalidInput, match="workers"):
+        run_grid(SPECS, tmp_path, JUDGING, workers=0)
