@@ -384,7 +384,7 @@ class TestTheRun:
         assert accepted == pytest.approx(counted)
 
     def test_the_diagnostics_find_their_chains(self):
-        pytest.importorskip("arviz")
+        pytest.importorskip("arviz_stats")
         posterior = fit_linear(cb.HMC(lr=0.5, leapfrog=3, burn_in=10, chains=4, mass="fisher"), problem(50), epochs=60)
         x = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         assert float(cb.diagnose(posterior, x).predictions.rhat.max()) < 1.2

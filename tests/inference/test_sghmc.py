@@ -186,8 +186,8 @@ class TestLinearRegression:
         assert square.agrees(torch.eye(4), bias=0.03)
 
     def test_cycles_add_no_bias_of_their_own(self):
-        """Momentum that belongs to a larger rate would widen the draws of every cycle's end by a fifth."""
-        algorithm = cb.SGHMC(lr=0.05, cycles=10, exploration=0.2, samples=160)
+        """Momentum that belongs to a larger rate would widen the draws of every cycle's end by a third."""
+        algorithm = cb.SGHMC(lr=0.05, friction=0.05, cycles=10, exploration=0.2, samples=160)
         mean, square = moments(algorithm, steps=3000)
         assert mean.agrees(torch.zeros(4))
         assert square.agrees(torch.eye(4), bias=0.03)

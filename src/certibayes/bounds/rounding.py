@@ -95,14 +95,17 @@ class Rounding:
 IDEAL = Rounding()
 """Exact arithmetic: for training, and for comparison with the literature."""
 
+SMALLEST_SMOOTHING = 1e-18
+"""Its square is still a normal float32; below, sqrt(w² + τ²) could fall short of |w| and has no slope at 0."""
+
 
 def smoothed(tau: float) -> Rounding:
     """Return exact arithmetic with |w| replaced by sqrt(w² + τ²): bounds that are sound, a little wider, and smooth.
 
     |w| makes the potential of a robust likelihood kink at every w = 0, and a leapfrog integrator pays for each kink.
     """
-    if not (math.isfinite(tau) and tau >= 0.0):
-        raise InvalidInput(f"smoothing must be a finite number >= 0, got {tau}.")
+    if not (tau == 0.0 or (math.isfinite(tau) and tau >= SMALLEST_SMOOTHING)):
+        raise InvalidInput(f"smoothing must be 0 or a finite number >= {SMALLEST_SMOOTHING}, got {tau}.")
     return Rounding(smoothing=tau) if tau > 0.0 else IDEAL
 
 

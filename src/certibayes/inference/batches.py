@@ -145,14 +145,32 @@ class LoaderSource(BatchSource):
 
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
         """See the base class."""
-        for owner in (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None)):
+        return self._batches(self.loader, seed, skip)
+
+    def everything(self) -> Iterator[Batch]:
+        """See the base class; with the last batch, which training may drop."""
+        loader = self.loader
+        if loader.drop_last:
+            loader = DataLoader(
+                loader.dataset,
+                loader.batch_size,
+                sampler=loader.sampler,
+                num_workers=loader.num_workers,
+                collate_fn=loader.collate_fn,
+                worker_init_fn=loader.worker_init_fn,
+                generator=loader.generator,
+            )
+        return self._batches(loader, 0, 0)
+
+    def _batches(self, loader: DataLoader[Any], seed: int, skip: int) -> Iterator[Batch]:
+        for owner in (loader, loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
             generator = getattr(owner, "generator", None)
             if generator is not None:
                 generator.manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            iterator, state = iter(self.loader), torch.get_rng_state()
-        for step in range(self.steps):
+            iterator, state = iter(loader), torch.get_rng_state()
+        for step in range(len(loader)):
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(state)
                 inputs, targets = next(iterator)

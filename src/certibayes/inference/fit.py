@@ -125,9 +125,10 @@ def fit(
         epochs * source.steps,
     )
     settings = {
-        **algorithm.describe(),
         **likelihood.describe(),
         **prior.describe(),
+        # Last: HMC's smoothing takes the place of the adversary's.
+        **algorithm.describe(),
         "epochs": epochs,
         "batch_size": batch_size,
         "seed": seed,

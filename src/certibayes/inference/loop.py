@@ -98,7 +98,7 @@ class Loop:
         self.state = self.algorithm.init(self.target, params, self.generators["algorithm"])
         if self._has_checkpoint():
             self._restore(resume)
-        elif has_statistics(self.target.graph):
+        elif has_statistics(self.target.graph) and self.total:
             self._refresh()
         with TrainingDisplay(title, self.total, self.done.step, shown) as display, StopRequest() as stop:
             while self.done.step < self.total:

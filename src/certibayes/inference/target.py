@@ -69,8 +69,9 @@ class Target:
         """
 
         def log_joint(weights: dict[str, Tensor], part: Batch, part_noise: Noise, share: float) -> Tensor:
-            # Differences of this sum decide on acceptance; in float32 they would drown in its size.
-            return self.log_likelihood(weights, part, part_noise).double().sum() + share * self.log_prior(weights)
+            # Differences of this sum decide on acceptance; in float32 they would drown in its size, the prior's too.
+            doubles = {name: weight.double() for name, weight in weights.items()}
+            return self.log_likelihood(weights, part, part_noise).double().sum() + share * self.log_prior(doubles)
 
         value: Tensor | float = 0.0
         gradient = {name: torch.zeros_like(p) for name, p in params.items()}

@@ -92,6 +92,9 @@ class IBP(Adversary):
     margins: bool = False
     smoothing: float = 0.0
 
+    def __post_init__(self) -> None:
+        smoothed(self.smoothing)
+
     @cached_property
     def _arithmetic(self) -> Rounding:
         return smoothed(self.smoothing)
