@@ -9,7 +9,16 @@ from certibayes import bounds, data, networks
 from certibayes._version import __version__
 from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
-from certibayes.certify import Certificate, certify
+from certibayes.certify import (
+    Certificate,
+    certify,
+    certify_abstention,
+    certify_regression,
+    entropy_bounds,
+    posterior_predictive_bounds,
+    robust_probability,
+    samples_needed,
+)
 from certibayes.errors import CertibayesError
 from certibayes.inference import (
     BBB,
@@ -94,11 +103,17 @@ __all__ = [
     "attack",
     "bounds",
     "certify",
+    "certify_abstention",
+    "certify_regression",
     "data",
     "diagnose",
+    "entropy_bounds",
     "fit",
     "load",
     "networks",
+    "posterior_predictive_bounds",
+    "robust_probability",
+    "samples_needed",
     "supports",
     "uncertainty",
 ]

@@ -53,6 +53,30 @@ def require_radius(eps: float) -> None:
         raise InvalidInput(f"eps must be a finite radius >= 0, got {eps}.")
 
 
+def radius_for(eps: float | Tensor, x: Tensor) -> Tensor:
+    """Return radii in float64 that broadcast against ``x`` (B, ...), with a batch dimension of their own.
+
+    Args:
+        eps: one radius, one for each point (B,), or one for each input value.
+        x: the points.
+    """
+    if not isinstance(eps, Tensor):
+        require_radius(eps)
+        return torch.full((len(x), *[1] * (x.dim() - 1)), float(eps), dtype=torch.float64, device=x.device)
+    radius = eps.detach().to(x.device, torch.float64)
+    if not bool((torch.isfinite(radius) & (radius >= 0)).all()):
+        raise InvalidInput("eps must hold finite radii >= 0.")
+    if radius.dim() == 1 and len(radius) == len(x):
+        radius = radius.view(-1, *[1] * (x.dim() - 1))
+    try:
+        return radius.expand(len(x), *[max(a, 1) for a in torch.broadcast_shapes(radius.shape, x.shape)[1:]])
+    except RuntimeError:
+        raise InvalidInput(
+            f"eps has shape {tuple(eps.shape)}, which fits neither the number of points ({len(x)}) nor their shape "
+            f"{tuple(x.shape)}."
+        ) from None
+
+
 def require_labels(labels: Tensor, classes: int, count: int | None = None) -> None:
     """Raise unless ``labels`` are integers of shape (N,) from 0 to ``classes`` - 1."""
     if labels.is_floating_point() or labels.dtype == torch.bool or labels.dim() != 1:

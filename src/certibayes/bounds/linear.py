@@ -51,6 +51,7 @@ def linear_lower(
     specification: Tensor,
     rounding: Rounding = IDEAL,
     slopes: Slopes = "zero",
+    folded_only: bool = False,
 ) -> Tensor:
     """Bound linear functions of the network's outputs from below.
 
@@ -61,10 +62,11 @@ def linear_lower(
         specification: coefficients on the outputs, (B, S, *output_shape).
         rounding: ``IDEAL``, or ``outward(dtype)`` for bounds on the float program.
         slopes: see ``Slopes``.
+        folded_only: go back through the last layer alone: interval bounds with that layer folded in.
 
     Returns:
-        Lower bounds (B, S); in outward rounding they hold for the outputs of the float program, their differences
-        taken exactly.
+        Lower bounds (B, S) in float64; in outward rounding they hold for the outputs of the float program, their
+        differences taken exactly.
     """
     pending = {graph.nodes[-1].name: specification}
     # How many layers in a row have let coefficients pass that may be some units off.
@@ -95,6 +97,8 @@ def linear_lower(
         if node is graph.nodes[-1] and len(pending) == 1:
             # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
             folded = constant.total(_put_in(*_only(pending, boxes), rounding))
+            if folded_only:
+                return folded
     result = constant.total(_put_in(*_only(pending, boxes), rounding))
     return result if folded is None else torch.maximum(result, folded)
 

@@ -22,7 +22,7 @@ class Certificate:
             that the point itself is.
         lower: lower bounds on every class probability over the ball, float64 (B, C).
         upper: upper bounds, float64 (B, C).
-        eps: l-infinity radius.
+        eps: l-infinity radius, or a tensor of radii for each point or input value.
         domain: inputs are known to lie in it; None for all of space.
         bounds: how networks were bounded.
         rule: how the bounds of N networks were combined.
@@ -30,6 +30,7 @@ class Certificate:
         samples: number N of weight samples of the predictor.
         dtype: precision of the predictor.
         digest: SHA-256 of the predictor.
+        inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
         version: of certibayes.
     """
 
@@ -38,7 +39,7 @@ class Certificate:
     certified: Tensor
     lower: Tensor
     upper: Tensor
-    eps: float
+    eps: float | Tensor
     domain: Domain
     bounds: str
     rule: str
@@ -46,6 +47,7 @@ class Certificate:
     samples: int
     dtype: str
     digest: str
+    inputs_digest: str
     version: str = __version__
 
     def __len__(self) -> int:
@@ -73,7 +75,7 @@ class Certificate:
             else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
         )
         return (
-            f"For each point marked certified, every input{where} within l-infinity distance {self.eps!r} of it is "
+            f"For each point marked certified, every input{where} within l-infinity distance {self._radius} of it is "
             f"classified as the point's label by the mean prediction of the {self.samples} fixed weight "
             f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
             f"For every point, marked or not, all class probabilities (predictor.probabilities) over that ball lie "
@@ -82,10 +84,23 @@ class Certificate:
             "Nothing is said about other weight samples, other radii or other kinds of change."
         )
 
+    @property
+    def _radius(self) -> str:
+        """The radius in words."""
+        if not isinstance(self.eps, Tensor):
+            return repr(self.eps)
+        if self.eps.numel() == 0:
+            return "given"
+        span = f"(from {float(self.eps.min())!r} to {float(self.eps.max())!r})"
+        if self.eps.dim() == 1 and len(self.eps) == len(self):
+            return f"of the radius given for that point {span}"
+        return f"of the radius given for each input value {span}"
+
     def __repr__(self) -> str:
         count = int(self.certified.sum())
+        radius = f"{self.eps:g}" if not isinstance(self.eps, Tensor) else "radii given"
         return (
-            f"Certificate({count} of {len(self)} points certified at eps={self.eps:g}, {self.bounds}, {self.rule}, "
+            f"Certificate({count} of {len(self)} points certified at eps={radius}, {self.bounds}, {self.rule}, "
             f"{self.rounding})"
         )
 
@@ -93,7 +108,7 @@ class Certificate:
         """Return everything as plain lists, numbers and strings."""
         return {
             "statement": self.statement,
-            "eps": self.eps,
+            "eps": self.eps.tolist() if isinstance(self.eps, Tensor) else self.eps,
             "norm": "linf",
             "domain": None if self.domain is None else list(self.domain),
             "bounds": self.bounds,
@@ -102,6 +117,7 @@ class Certificate:
             "samples": self.samples,
             "dtype": self.dtype,
             "digest": self.digest,
+            "inputs_digest": self.inputs_digest,
             "version": self.version,
             "labels": self.labels.tolist(),
             "predicted": self.predicted.tolist(),

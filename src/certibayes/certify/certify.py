@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, interval_bounds, outward_box, within_range
-from certibayes.bounds.checks import require_count, require_domain, require_floats, require_labels, require_radius
+from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, outward_box
+from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats, require_labels
 from certibayes.certify.certificate import Certificate
-from certibayes.certify.rules import RULES, mean_probability_bounds
-from certibayes.errors import InvalidInput, UnsoundBounds
-from certibayes.networks import Node, direct_sums
-from certibayes.networks.operations import Reshape
-from certibayes.networks.samples import each
+from certibayes.certify.network_bounds import BOUNDS, MEMORY, batch_for, logit_bounds, margin_bounds
+from certibayes.certify.rules import (
+    MARGIN_RULES,
+    RULES,
+    Means,
+    elided_values,
+    margin_of,
+    mean_probability_bounds,
+    pairwise_values,
+)
+from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
+from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
 
-BOUNDS = ("ibp",)
+ALL_RULES = (*RULES, *MARGIN_RULES)
 
 
 def certify(
@@ -27,12 +35,13 @@ def certify(
     x: Tensor,
     y: Tensor | None = None,
     *,
-    eps: float,
-    bounds: str = "ibp",
+    eps: float | Tensor,
+    bounds: str | None = None,
     rule: str = "theorem1",
     domain: Domain = None,
     rounding: str = "outward",
     batch_size: int = 500,
+    memory: int = MEMORY,
     progress: Callable[[int, int], None] | None = None,
 ) -> Certificate:
     """Prove, where possible, that no input within ``eps`` of a point changes its class.
@@ -41,26 +50,31 @@ def certify(
         predictor: from ``posterior.predictor(samples, seed)``; the certificate is about exactly these samples.
         x: points (B, ...), inside the domain.
         y: labels (B,); a point is certified if the ball is classified as its label. By default the predicted classes.
-        eps: l-infinity radius.
-        bounds: ``"ibp"``.
-        rule: ``"theorem1"`` or ``"pairwise"``.
+        eps: l-infinity radius: a number, one for each point (B,), or one for each input value, broadcasting against
+            ``x``; where it is 0, the input does not change.
+        bounds: ``"ibp"``, ``"crown"`` or ``"alpha-crown"``; for the rule ``best`` the tightest that may be tried. By
+            default ``"ibp"``, and for ``best`` ``"alpha-crown"``.
+        rule: ``"theorem1"``, ``"pairwise"``, ``"elided"`` or ``"best"``, each at least as strong as the one before.
         domain: smallest and largest value an input can take; the ball is intersected with it.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
+        memory: bytes that linear bounds may take; they go through a batch in smaller parts where they must.
         progress: called with (points done, all points).
 
     Raises:
         InvalidInput: the points, labels or settings cannot be used.
         UnsoundBounds: a bound came out NaN, infinite or inverted; nothing is concluded from it.
     """
+    bounds = ("alpha-crown" if rule == "best" else "ibp") if bounds is None else bounds
     _require_settings(predictor, bounds, rule, batch_size)
-    require_radius(eps)
+    require_count(memory, "memory")
     require_floats(x, "the points")
     given = x.detach().to(predictor.device)
     x = given.to(predictor.dtype)
     predictor.graph.require_input(x)
     require_domain(x, domain)
-    if x.numel() and float(x.abs().max()) + eps > LARGEST:
+    radius = radius_for(eps, x)
+    if x.numel() and float(x.abs().max() + radius.max()) > LARGEST:
         raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
     rounding_mode = by_name(rounding, predictor.dtype)
     predicted = predictor.predict(x, batch_size) if len(x) else torch.zeros(0, dtype=torch.int64)
@@ -68,19 +82,18 @@ def certify(
     require_labels(labels, predictor.classes, len(x))
     slack = _predictor_slack(predictor) if rounding_mode.outward else 0.0
     vanishing = torch.finfo(predictor.dtype).smallest_normal if rounding_mode.outward else 0.0
+    judge = _Judge(predictor, bounds, rule, rounding, slack, memory)
     certified, lowest, highest = [], [], []
     done = 0
-    parts = zip(*(tensor.split(batch_size) for tensor in (given, labels, predicted)), strict=True)
-    for part, part_labels, part_predicted in parts:
+    parts = zip(*(tensor.split(batch_size) for tensor in (given, labels, predicted, radius)), strict=True)
+    for part, part_labels, part_predicted, part_radius in parts:
         if len(part) == 0:
             continue
         if rounding_mode.outward:
-            box = outward_box(part, eps, domain, predictor.dtype)
+            box = outward_box(part, part_radius, domain, predictor.dtype)
         else:
-            box = ideal_box(part.to(predictor.dtype), eps, domain)
-        lower, upper = logit_bounds(predictor, box, rounding)
-        smallest, largest = mean_probability_bounds(lower, upper)
-        margin = RULES[rule](lower, upper, part_labels.to(lower.device), (smallest, largest))
+            box = ideal_box(part.to(predictor.dtype), part_radius.to(predictor.dtype), domain)
+        margin, (smallest, largest) = judge(box, part_labels)
         proved = margin > 2 * slack
         # In exact arithmetic this is implied; in ideal rounding a tie of the float program might differ.
         certified.append(proved & (part_predicted == part_labels))
@@ -96,7 +109,7 @@ def certify(
         certified=_joined(certified, torch.zeros(0, dtype=torch.bool)),
         lower=_joined(lowest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
         upper=_joined(highest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
-        eps=float(eps),
+        eps=float(eps) if isinstance(eps, (int, float)) else eps.detach().cpu(),
         domain=domain,
         bounds=bounds,
         rule=rule,
@@ -104,49 +117,71 @@ def certify(
         samples=predictor.size,
         dtype=str(predictor.dtype).removeprefix("torch."),
         digest=predictor.digest,
+        inputs_digest=tensor_digest({"inputs": given}),
     )
 
 
-@torch.no_grad()
-def logit_bounds(predictor: Predictor, box: Box, rounding: str = "outward") -> tuple[Tensor, Tensor]:
-    """Bound the logits of every network of a predictor.
+class _Judge(NamedTuple):
+    """Turns boxes of inputs into margins and probability bounds, by the bounds and the rule that were asked for."""
 
-    Returns:
-        Lower and upper ends in float64, (N, B, C).
+    predictor: Predictor
+    bounds: str
+    rule: str
+    rounding: str
+    slack: float
+    memory: int
 
-    Raises:
-        UnsoundBounds: they are not finite, or inverted.
-    """
-    mode = by_name(rounding, predictor.dtype)
+    def __call__(self, box: Box, labels: Tensor) -> tuple[Tensor, Means]:
+        """Return the margin (B,), which proves a point where it exceeds 2 slack, and bounds on probabilities (B, C)."""
+        in_rule = self.bounds if self.rule in RULES else "ibp"
+        lower, upper = logit_bounds(self.predictor, box, self.rounding, in_rule)
+        labels = labels.to(lower.device)
+        means = mean_probability_bounds(lower, upper)
+        if self.rule in RULES:
+            return RULES[self.rule](lower, upper, labels, means), means
+        values = pairwise_values(lower, upper, labels)
+        own = labels.expand(len(upper), -1)[..., None]
+        # What the boxes of logits say about margins; rounded outwards once more, for the subtraction.
+        infinity = torch.full_like(upper, torch.inf)
+        upper_margins = torch.nextafter(upper.gather(-1, own) - lower, infinity)
+        margins = torch.nextafter(lower.gather(-1, own) - upper, -infinity)
+        methods = (self.bounds,) if self.rule == "elided" else BOUNDS[: BOUNDS.index(self.bounds) + 1]
+        for method in methods:
+            wanted = values.mean(0) <= 2 * self.slack
+            if self.rule == "elided":
+                wanted = torch.isfinite(values[0])
+            open_points = wanted.any(-1).nonzero().squeeze(-1)
+            if len(open_points) == 0:
+                break
+            margins, values = self._tighten(method, box, labels, open_points, wanted, margins, upper_margins, values)
+        return margin_of(values), means
 
-    def bound(params: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        sound = torch.ones((), dtype=torch.bool, device=predictor.device)
-
-        def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
-            # An overflow can hide behind a bounded activation, so every layer is looked at.
-            nonlocal sound
-            if not isinstance(node.operation, Reshape):
-                sound = sound & within_range(output)
-            return output
-
-        output = interval_bounds(predictor.graph, params, box, mode, watch)
-        return output.centre, output.radius, sound
-
-    lower, upper, flags = [], [], []
-    with direct_sums():
-        for centre, radius, sound in each(bound, predictor.samples):
-            low, high = Box(centre, radius).ends()
-            lower.append(low)
-            upper.append(high)
-            flags.append(sound)
-    lows, highs = torch.cat(lower), torch.cat(upper)
-    if not bool(torch.cat(flags).all() & (lows <= highs).all()):
-        raise UnsoundBounds(
-            "the bounds are NaN, infinite or inverted, or close to it, so nothing can be proved. Most likely the "
-            "weights or the radius are so large that intervals explode; try a smaller eps, or look at the widths of "
-            "the posterior."
-        )
-    return lows, highs
+    def _tighten(
+        self,
+        method: str,
+        box: Box,
+        labels: Tensor,
+        points: Tensor,
+        wanted: Tensor,
+        margins: Tensor,
+        upper_margins: Tensor,
+        values: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Bound the margins of open points against the rivals that keep them open, and update the values."""
+        quantities = max(1, int(wanted.sum(-1).max()))
+        size = batch_for(self.predictor, quantities, self.memory)
+        margins, values = margins.clone(), values.clone()
+        for part in points.split(size):
+            # The rivals that are wanted come first; shorter lists are filled with others, which costs nothing extra.
+            rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :quantities]
+            some = Box(box.centre[part], box.radius[part])
+            found = margin_bounds(self.predictor, some, labels[part], rivals, self.rounding, method)
+            place = rivals.expand(len(found), -1, -1)
+            known = margins[:, part]
+            margins[:, part] = known.scatter(-1, place, torch.maximum(found, known.gather(-1, place)))
+            better = elided_values(margins[:, part], upper_margins[:, part], labels[part])
+            values[:, part] = torch.maximum(values[:, part], better)
+        return margins, values
 
 
 def _predictor_slack(predictor: Predictor) -> float:
@@ -179,8 +214,8 @@ def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: 
         raise InvalidInput(f"certificates are made on cpu or cuda, whose arithmetic is known; not {predictor.device}.")
     if bounds not in BOUNDS:
         raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {bounds!r}.")
-    if rule not in RULES:
-        raise InvalidInput(f"rule must be one of {', '.join(RULES)}, got {rule!r}.")
+    if rule not in ALL_RULES:
+        raise InvalidInput(f"rule must be one of {', '.join(ALL_RULES)}, got {rule!r}.")
     require_count(batch_size, "batch_size")
 
 

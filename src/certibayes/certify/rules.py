@@ -38,12 +38,12 @@ def theorem1(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None =
     return own - rival
 
 
-def pairwise(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None = None) -> Tensor:
-    """For each rival c, the mean over networks of the smallest softmax_y - softmax_c over the box of logits.
+def pairwise_values(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
+    """For each network and rival c, the smallest softmax_y - softmax_c over the box of logits, (N, B, C).
 
     The minimum is at a corner: y at its lower end, c at its upper end, and the other classes where they help the
     attacker: at their upper ends if the difference is positive (they shrink it), at their lower ends if it is negative.
-    Never worse than ``theorem1``, which lets y and c see different corners.
+    The label's own entry is infinite.
     """
     is_label = _is_label(labels, lower.shape[-1])
     own = lower.masked_fill(~is_label, -torch.inf).amax(-1, keepdim=True)
@@ -57,8 +57,53 @@ def pairwise(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None =
     ratio = torch.exp(-gap.abs())
     smallest = gap.sign() * (1 - ratio) / (1 + ratio + torch.exp(others - lead))
     # What the exponents lose: at most 1, the size of a difference of probabilities, times their relative error.
-    mean = (smallest - 2 * relative_error(lower, upper)).mean(0)
-    return mean.masked_fill(is_label, torch.inf).amin(-1)
+    return (smallest - 2 * relative_error(lower, upper)).masked_fill(is_label, torch.inf)
+
+
+def elided_values(margins: Tensor, upper_margins: Tensor, labels: Tensor) -> Tensor:
+    """The same from margins m_j = z_y - z_j with the last layer folded in: lower bounds M_j, upper bounds U_j.
+
+        softmax_y - softmax_c = (1 - exp(-m_c)) / (1 + exp(-m_c) + Σ_j exp(-m_j))
+
+    grows with m_c. The other margins matter in two ways: where M_c >= 0, the difference is smallest with them at their
+    lower bounds; where M_c < 0, with the sum as small as it can be, so at their upper bounds. Entries of the label are
+    ignored and come back infinite.
+
+    Args:
+        margins: M, (N, B, C), float64.
+        upper_margins: U, (N, B, C), float64.
+        labels: (B,).
+    """
+    is_label = _is_label(labels, margins.shape[-1])
+    positive = margins >= 0
+    # Logarithms of the sums over the other rivals.
+    many = log_sum_of_others((-margins).masked_fill(is_label, -torch.inf))
+    few = log_sum_of_others((-upper_margins).masked_fill(is_label, -torch.inf))
+    ratio = torch.exp(-margins.abs())
+    # Where M_c < 0 both sides of the fraction are multiplied by exp(M_c).
+    rest = torch.exp(torch.where(positive, many, few + margins))
+    value = margins.sign() * (1 - ratio) / (1 + ratio + rest)
+    lost = 2 * relative_error(margins.masked_fill(is_label, 0.0), upper_margins.masked_fill(is_label, 0.0))
+    return (value - lost).masked_fill(is_label, torch.inf)
+
+
+def margin_of(values: Tensor) -> Tensor:
+    """Mean over networks, and the rival that comes closest: (N, B, C) -> (B,)."""
+    return values.mean(0).amin(-1)
+
+
+def pairwise(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None = None) -> Tensor:
+    """For each rival c, the mean over networks of the smallest softmax_y - softmax_c over the box of logits.
+
+    Never worse than ``theorem1``, which lets y and c see different corners.
+    """
+    return margin_of(pairwise_values(lower, upper, labels))
 
 
 RULES: dict[str, Rule] = {"theorem1": theorem1, "pairwise": pairwise}
+"""Rules that need bounds on logits alone."""
+
+MARGIN_RULES = ("elided", "best")
+"""Rules that need bounds on margins as well: ``elided`` takes, for each network and rival, the better of
+``pairwise_values`` and ``elided_values``; ``best`` begins with cheap bounds and goes on to costly ones where it
+must."""

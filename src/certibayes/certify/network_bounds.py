@@ -1,0 +1,130 @@
+"""Bounds on every network of a predictor, on a CPU one by one, on a GPU as many at once as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds import Box, by_name, layer_boxes, linear_bounds, linear_lower, within_range
+from certibayes.bounds.linear import Boxes
+from certibayes.bounds.optimise import optimised_lower
+from certibayes.errors import UnsoundBounds
+from certibayes.networks import Node, direct_sums
+from certibayes.networks.operations import Reshape
+from certibayes.networks.samples import each
+from certibayes.prediction import Predictor
+
+BOUNDS = ("ibp", "crown", "alpha-crown")
+"""From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimised slopes."""
+
+MEMORY = 2 * 2**30
+"""Bytes that the coefficients of linear bounds may take, unless told otherwise."""
+
+
+@torch.no_grad()
+def logit_bounds(
+    predictor: Predictor, box: Box, rounding: str = "outward", bounds: str = "ibp"
+) -> tuple[Tensor, Tensor]:
+    """Bound the logits of every network of a predictor.
+
+    Returns:
+        Lower and upper ends in float64, (N, B, C).
+
+    Raises:
+        UnsoundBounds: they are not finite, or inverted.
+    """
+    mode = by_name(rounding, predictor.dtype)
+    graph = predictor.graph
+
+    def bound(params: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        boxes = layer_boxes(graph, params, box, mode)
+        if bounds == "ibp":
+            lower, upper = boxes[graph.nodes[-1].name].ends()
+        else:
+            lower, upper = linear_bounds(graph, params, box, mode)
+        return lower, upper, _sound(predictor, boxes)
+
+    lows, highs, flags = _over_networks(bound, predictor)
+    _require_sound(flags, lows <= highs)
+    return lows, highs
+
+
+@torch.no_grad()
+def margin_bounds(
+    predictor: Predictor, box: Box, labels: Tensor, rivals: Tensor, rounding: str = "outward", bounds: str = "crown"
+) -> Tensor:
+    """Bound the margins z_y - z_c of every network from below, with the last layer folded in.
+
+    Args:
+        predictor: N networks.
+        box: inputs, (B, ...).
+        labels: y, (B,).
+        rivals: the classes c that are asked about, (B, K).
+        rounding: ``"outward"`` or ``"ideal"``.
+        bounds: one of ``BOUNDS``.
+
+    Returns:
+        Lower bounds in float64, (N, B, K).
+
+    Raises:
+        UnsoundBounds: they are not finite.
+    """
+    mode = by_name(rounding, predictor.dtype)
+    graph = predictor.graph
+    every = torch.arange(graph.classes, device=labels.device)
+    specification = (every == labels[:, None, None]).to(predictor.dtype) - (every == rivals[..., None]).to(
+        predictor.dtype
+    )
+    specification = specification.view(*rivals.shape, *graph.output_shape)
+
+    def bound(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        boxes = layer_boxes(graph, params, box, mode)
+        if bounds == "ibp":
+            lower = linear_lower(graph, params, boxes, specification, mode, folded_only=True)
+        elif bounds == "crown":
+            lower = linear_lower(graph, params, boxes, specification, mode)
+        else:
+            lower = optimised_lower(graph, params, boxes, specification, mode)
+        return lower, _sound(predictor, boxes)
+
+    lows, flags = _over_networks(bound, predictor)
+    _require_sound(flags, torch.isfinite(lows))
+    return lows
+
+
+def batch_for(predictor: Predictor, quantities: int, memory: int) -> int:
+    """How many points at once keep the coefficients of linear bounds within ``memory`` bytes."""
+    widest = max([torch.Size(node.shape).numel() for node in predictor.graph.nodes])
+    widest = max(widest, torch.Size(predictor.graph.input_shape).numel())
+    # Coefficients of two layers at a time, and what the relaxation makes of them.
+    each_point = 6 * quantities * widest * torch.finfo(predictor.dtype).bits // 8
+    networks = predictor.size if predictor.device.type == "cuda" else 1
+    return max(1, memory // (each_point * networks))
+
+
+def _over_networks(bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor) -> list[Tensor]:
+    """Results of ``bound`` for every network, each stacked, (N, ...)."""
+    with direct_sums():
+        parts: list[tuple[Tensor, ...]] = list(each(bound, predictor.samples))
+    return [torch.cat(column) for column in zip(*parts, strict=True)]
+
+
+def _sound(predictor: Predictor, boxes: Boxes) -> Tensor:
+    """Tell whether every layer's box is far from overflow; it can hide behind a bounded activation."""
+
+    def matters(node: Node) -> bool:
+        return not isinstance(node.operation, Reshape)
+
+    checks = [within_range(boxes[node.name]) for node in predictor.graph.nodes if matters(node)]
+    return torch.stack(checks).all() if checks else torch.ones((), dtype=torch.bool, device=predictor.device)
+
+
+def _require_sound(flags: Tensor, holds: Tensor) -> None:
+    if not bool(flags.all() & holds.all()):
+        raise UnsoundBounds(
+            "the bounds are NaN, infinite or inverted, or close to it, so nothing can be proved. Most likely the "
+            "weights or the radius are so large that intervals explode; try a smaller eps, or look at the widths of "
+            "the posterior."
+        )
