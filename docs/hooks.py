@@ -1,10 +1,56 @@
-"""Put the table of supported layers into the page that asks for it, so that it is always the registry's own."""
+"""Put into pages what is known elsewhere, so that it is said in one place: layers, settings, measured figures."""
+
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
 
 from certibayes.bounds import support_table
+from certibayes.experiments.settings import as_text, settings_of
+from certibayes.experiments.spec import ALGORITHMS
 
-MARKER = "<!-- supported layers -->"
+RESULTS = Path(__file__).parent.parent / "results" / "inference-mnist"
+FIGURE = "results/inference-mnist/temperature.png"
+MARKERS = re.compile(r"<!-- (?P<what>supported layers|settings|mnist|mnist chains)(?: of (?P<method>[a-z-]+))? -->")
+
+
+def on_files(files, config):
+    """Serve the study's figure from where the study has put it."""
+    files.append(File.generated(config, FIGURE, abs_src_path=str(RESULTS / "temperature.png")))
+    return files
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Replace the marker."""
-    return markdown.replace(MARKER, support_table()) if MARKER in markdown else markdown
+    """Replace the markers, and paths into the repository by paths into the site."""
+    return MARKERS.sub(_filled, markdown).replace("../../results/", "../results/")
+
+
+def _filled(marker: re.Match[str]) -> str:
+    method = marker["method"]
+    if marker["what"] == "supported layers":
+        return support_table()
+    if marker["what"] == "settings":
+        return _settings(method)
+    return _rows(method, chains=marker["what"] == "mnist chains")
+
+
+def _settings(method: str) -> str:
+    """The hyperparameters of an algorithm, as its docstring has them."""
+    lines = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for setting in settings_of(ALGORITHMS[method]).values():
+        meaning = setting.help.replace("``", "`").replace("|", "\\|").rstrip(".")
+        lines.append(f"| `{setting.name}` | `{as_text(setting.default)}` | {meaning} |")
+    return "\n".join(lines)
+
+
+def _rows(method: str, chains: bool) -> str:
+    """The lines of the study's table that belong to a method, of its first or its second part."""
+    lines = (RESULTS / "table.md").read_text().split("\n\n")[int(chains)].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    own = [row for row in cells[2:] if (row[0].startswith(f"{method}-") if chains else row[1] == method)]
+    if not own:
+        raise ValueError(f"{RESULTS / 'table.md'} has no line of {method}.")
+    shown = cells[:2] + own
+    if not chains:
+        shown = [[row[0], *row[2:]] for row in shown]
+    return "\n".join("| " + " | ".join(row) + " |" for row in shown)

@@ -61,7 +61,7 @@ def test_chains_have_a_table_of_their_own():
         "sampler": {"accepted": 3, "proposed": 4, "divergences": 1, "step_size": 0.01},
         "diagnostics": {"predictions": {"rhat_median": 1.5, "rhat_max": "inf", "ess_min": None}},
     }
-    assert "| a | 3 of 4 | 1 | 0.01 | 1.50 | inf | None |" in chains_markdown({"a": chain, "b": {}})
+    assert "| a | 3 of 4 | 1 | 0.01 | 1.50 | inf | - |" in chains_markdown({"a": chain, "b": {}})
     assert chains_markdown({"b": {}}) == ""
 
 

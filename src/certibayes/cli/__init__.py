@@ -9,14 +9,15 @@ from certibayes.cli.certify import certify_command
 from certibayes.cli.data import data_app
 from certibayes.cli.demo import demo_command
 from certibayes.cli.info import info_command
+from certibayes.cli.radius import radius_command
 from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
 
 app = typer.Typer(
     name="certibayes",
     help="Bayesian neural networks with honest uncertainty and a proof of robustness.\n\n"
-    "Start with [bold]certibayes demo[/bold]. Exit codes: 0 done, 1 error, 2 wrong usage, 3 below --at-least, "
-    "130 interrupted.",
+    "Start with [bold]certibayes demo[/bold]. Exit codes: 0 done, 1 error, 2 wrong usage, 3 below --at-least or "
+    "refuted by --verify, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -24,6 +25,7 @@ app = typer.Typer(
 app.command("demo")(demo_command)
 app.command("train")(train_command)
 app.command("certify")(certify_command)
+app.command("radius")(radius_command)
 app.command("attack")(attack_command)
 app.command("reproduce")(reproduce_command)
 app.add_typer(data_app, name="data")

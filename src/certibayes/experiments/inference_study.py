@@ -34,7 +34,8 @@ METHODS: dict[str, dict[str, Any]] = {
         "settings": {"burn_in": 25, "leapfrog": 20, "chains": 4},
     },
     "ivon": {"lr": 0.2, "settings": {"betas": (0.9, 0.9998)}},
-    "sghmc": {"lr": 0.1},
+    # Its first cycle samples after 0.7 of a quarter of training; the radius has grown by then.
+    "sghmc": {"lr": 0.1, "ramp": 0.15},
     "laplace": {"lr": 0.003},
     "ensemble": {"lr": 0.003},
     "map": {"lr": 0.003},
@@ -169,4 +170,4 @@ def chains_markdown(figures: Mapping[str, Figures]) -> str:
 
 def _number(value: Any, form: str) -> str:
     """A figure that may be missing (None) or, in JSON, the word "inf"."""
-    return format(value, form) if isinstance(value, float) else str(value)
+    return format(value, form) if isinstance(value, float) else "-" if value is None else str(value)

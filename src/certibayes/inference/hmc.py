@@ -90,7 +90,7 @@ class HMC(Algorithm[HMCState]):
             posterior precision at the start (from squared gradients), which evens out narrow and wide directions.
         initial: "given" starts from the network's parameters, "prior" every chain from a draw of its own.
         smoothing: τ in sqrt(w² + τ²), which stands for |w| in the bounds that are sampled.
-        chunk: examples at a time, to bound memory.
+        chunk: examples at a time, to bound memory; None for 1,000 on a CPU and 10,000 on a GPU.
     """
 
     full_batch: ClassVar[bool] = True
@@ -105,12 +105,12 @@ class HMC(Algorithm[HMCState]):
     mass: float | str = 1.0
     initial: str = "given"
     smoothing: float = 1e-3
-    chunk: int = 10_000
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         require_rates(self.lr, (0.0, 0.0))
         steps = self.leapfrog if self.burn_in_leapfrog is None else min(self.leapfrog, self.burn_in_leapfrog)
-        if min(steps, self.chains, self.chunk) < 1 or self.burn_in < 0:
+        if min(steps, self.chains, 1 if self.chunk is None else self.chunk) < 1 or self.burn_in < 0:
             raise InvalidInput("leapfrog, chains and chunk are at least 1, and burn_in is at least 0.")
         if self.initial not in ("given", "prior"):
             raise InvalidInput(f'initial must be "given" or "prior", got {self.initial!r}.')
@@ -156,8 +156,10 @@ class HMC(Algorithm[HMCState]):
         if made == 0 and self.mass == "fisher":
             state = state._replace(mass=_posterior_precision(target, state.params, batch, noise))
 
+        chunk = self.chunk or (10_000 if batch.inputs.is_cuda else 1_000)
+
         def energy(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-            return map_samples(lambda one: target.potential_and_gradient(one, batch, noise, self.chunk), params)
+            return map_samples(lambda one: target.potential_and_gradient(one, batch, noise, chunk), params)
 
         adaptation = state.adaptation
         size = state.lr * torch.exp(adaptation.log_factor if burning else adaptation.log_mean)

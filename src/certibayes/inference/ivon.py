@@ -1,4 +1,6 @@
-"""IVON: improved variational online Newton (Shen et al., 2024, "Variational learning is effective for large networks").
+"""IVON: improved variational online Newton (Shen et al., 2024).
+
+"Variational learning is effective for large deep networks", ICML 2024.
 
 A mean-field Gaussian q(w) = N(m, diag(s²)) fitted by natural gradients, whose curvature h comes from the
 reparameterisation trick instead of squared gradients. With N examples, prior precision δ, temperature T and the

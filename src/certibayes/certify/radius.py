@@ -1,0 +1,222 @@
+"""``certified_radius``: how far from each point does the proof reach?
+
+All points bisect together, each with a radius of its own. Every radius that is returned was itself proved: bisection
+only decides which radii are tried, so nothing depends on certificates being monotone in the radius.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes._version import __version__
+from certibayes.bounds import Domain
+from certibayes.certify.certify import certify
+from certibayes.errors import InvalidInput, UnsoundBounds
+from certibayes.posteriors.storage import tensor_digest
+from certibayes.prediction import Predictor
+
+MOST_STEPS = 50
+"""More would try radii that float64 cannot tell apart."""
+
+
+@dataclass(frozen=True)
+class Radius:
+    """How far the proof reaches for a batch of points.
+
+    Attributes:
+        radius: largest l-infinity radius that was proved, float64 (B,); 0 where none was.
+        unproved: smallest radius that was tried and not proved, (B,); infinite where ``largest`` was proved.
+        certified: where the label is proved at ``radius``, (B,). A point of radius 0 may be certified: then its own
+            class was proved, but no radius beyond 0 that was tried.
+        correct: where the point itself is classified as its label, (B,).
+        labels: (B,).
+        largest: largest radius that was tried.
+        tolerance: ``unproved - radius`` is at most this, except where ``largest`` was proved or radius 0 was not.
+        domain: inputs are known to lie in it; None for all of space.
+        bounds: how networks were bounded.
+        rule: how the bounds of N networks were combined.
+        rounding: as in a certificate.
+        samples: number N of weight samples of the predictor.
+        dtype: precision of the predictor.
+        digest: SHA-256 of the predictor.
+        inputs_digest: SHA-256 of the points.
+        version: of certibayes.
+    """
+
+    radius: Tensor
+    unproved: Tensor
+    certified: Tensor
+    correct: Tensor
+    labels: Tensor
+    largest: float
+    tolerance: float
+    domain: Domain
+    bounds: str
+    rule: str
+    rounding: str
+    samples: int
+    dtype: str
+    digest: str
+    inputs_digest: str
+    version: str = __version__
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.radius)
+
+    @property
+    def mean(self) -> float:
+        """Mean radius over all points; those without a proof count as 0."""
+        return float(self.radius.mean()) if len(self) else 0.0
+
+    @property
+    def median(self) -> float:
+        """Median radius over all points; the smaller of the middle two."""
+        return float(self.radius.median()) if len(self) else 0.0
+
+    def certified_at(self, eps: float) -> float:
+        """Fraction of all points that are certified at ``eps``: a ball that is proved proves every ball inside it."""
+        return float((self.certified & (self.radius >= eps)).double().mean()) if len(self) else 0.0
+
+    @property
+    def statement(self) -> str:
+        """What was proved, in words."""
+        where = "" if self.domain is None else f" with values in [{self.domain[0]:g}, {self.domain[1]:g}]"
+        program = (
+            f"the {self.dtype} program that evaluates it by direct sums (no TF32, no autocast), in any batch size "
+            "and on any number of threads"
+            if self.rounding == "outward"
+            else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
+        )
+        return (
+            f"For each point marked certified, every input{where} within l-infinity distance radius of it is "
+            f"classified as the point's label by the mean prediction of the {self.samples} fixed weight "
+            f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
+            f"Radii up to {self.largest!r} were tried in steps of at most {self.tolerance!r}; a larger one than stated "
+            "may hold as well. "
+            f"Proved by {self.bounds} bounds and the rule {self.rule}, for {program}. "
+            "Nothing is said about other weight samples or other kinds of change."
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Radius(mean {self.mean:.4g}, median {self.median:.4g} over {len(self)} points, {self.bounds}, "
+            f"{self.rule}, {self.rounding})"
+        )
+
+
+def certified_radius(
+    predictor: Predictor,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    bounds: str | None = None,
+    rule: str = "theorem1",
+    domain: Domain = None,
+    rounding: str = "outward",
+    largest: float = 0.5,
+    tolerance: float = 1e-3,
+    batch_size: int = 500,
+    progress: Callable[[int, int], None] | None = None,
+) -> Radius:
+    """Find for each point a radius at which ``certify`` proves its label, close to the largest such radius.
+
+    Args:
+        predictor: from ``posterior.predictor(samples, seed)``.
+        x: points (B, ...), inside the domain.
+        y: labels (B,); by default the predicted classes.
+        bounds: see ``certify``.
+        rule: see ``certify``.
+        domain: see ``certify``.
+        rounding: see ``certify``.
+        largest: radius beyond which nothing is tried.
+        tolerance: the gap, at most, between the radius and the smallest one that could not be proved.
+        batch_size: points bounded at once.
+        progress: called with (points tried, points to try, counting every step).
+
+    Raises:
+        InvalidInput: the points, labels or settings cannot be used.
+    """
+    if not (math.isfinite(largest) and largest > 0 and math.isfinite(tolerance) and tolerance > 0):
+        raise InvalidInput(f"largest and tolerance must be finite and positive, got {largest} and {tolerance}.")
+    steps = max(0, math.ceil(math.log2(largest / tolerance)))
+    if steps > MOST_STEPS:
+        raise InvalidInput(f"a tolerance of {tolerance} is too fine for radii up to {largest}.")
+    settings: dict[str, Any] = {
+        "bounds": bounds, "rule": rule, "domain": domain, "rounding": rounding, "batch_size": batch_size,
+    }  # fmt: skip
+    # Of no points: it raises what is wrong with the settings, and tells which bounds a rule takes by default.
+    settings["bounds"] = certify(predictor, x[:0], eps=0.0, **settings).bounds
+    labels, correct, certified = _at_zero(predictor, x, y, settings)
+    # Radii are places k on the grid largest * k / 2^steps, so that equal radii are equal numbers.
+    proved = torch.zeros(len(x), dtype=torch.int64)
+    unproved = torch.where(certified, 2**steps, 0)
+    rounds = steps + 2
+    if progress is not None:
+        progress(len(x), rounds * len(x))
+    for step in range(steps + 1):
+        place = torch.full_like(proved, 2**steps) if step == 0 else (proved + unproved) // 2
+        # Not those that are not even certified at 0, nor those that are at ``largest``.
+        active = unproved > proved
+        eps = largest * place.double() / 2**steps
+        holds = torch.zeros_like(certified)
+        holds[active] = _proves(predictor, x[active.to(x.device)], labels[active], eps[active], settings)
+        proved = torch.where(active & holds, place, proved)
+        unproved = torch.where(active & ~holds, place, unproved)
+        if progress is not None:
+            progress((step + 2) * len(x), rounds * len(x))
+    radius = largest * proved.double() / 2**steps
+    failed = largest * unproved.double() / 2**steps
+    return Radius(
+        radius=radius,
+        unproved=torch.where(certified & (proved == unproved), torch.inf, failed),
+        certified=certified,
+        correct=correct,
+        labels=labels,
+        largest=float(largest),
+        tolerance=float(tolerance),
+        domain=domain,
+        bounds=str(settings["bounds"]),
+        rule=rule,
+        rounding=rounding,
+        samples=predictor.size,
+        dtype=str(predictor.dtype).removeprefix("torch."),
+        digest=predictor.digest,
+        inputs_digest=tensor_digest({"inputs": x}),
+    )
+
+
+def _at_zero(
+    predictor: Predictor, x: Tensor, y: Tensor | None, settings: dict[str, Any]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return labels, where they are predicted, and where they are proved for the point alone, all on the CPU."""
+    try:
+        result = certify(predictor, x, y, eps=0.0, **settings)
+    except UnsoundBounds:
+        predicted = predictor.predict(x.to(predictor.device), settings["batch_size"])
+        labels = (predicted if y is None else y).cpu()
+        certified = _proves(predictor, x, labels, torch.zeros(len(x), dtype=torch.float64), settings)
+        return labels, predicted.cpu() == labels, certified
+    labels = result.labels.cpu()
+    return labels, result.predicted.cpu() == labels, result.certified.cpu()
+
+
+def _proves(predictor: Predictor, x: Tensor, labels: Tensor, eps: Tensor, settings: dict[str, Any]) -> Tensor:
+    """Tell where the label is proved at a radius of each point's own, (B,)."""
+    if len(x) == 0:
+        return torch.zeros(0, dtype=torch.bool)
+    try:
+        return certify(predictor, x, labels, eps=eps, **settings).certified.cpu()
+    except UnsoundBounds:
+        # One point whose intervals explode is no verdict on the others.
+        if len(x) == 1:
+            return torch.zeros(1, dtype=torch.bool)
+        half = len(x) // 2
+        parts = ((x[:half], labels[:half], eps[:half]), (x[half:], labels[half:], eps[half:]))
+        return torch.cat([_proves(predictor, *part, settings) for part in parts])

@@ -1,0 +1,161 @@
+"""Certificates in shards: the same as at once, kept when stopped, and never mixed with another's."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import certibayes as cb
+from certibayes.certify import shards
+from certibayes.certify.shards import certify_in_shards
+from certibayes.errors import CorruptFile, InvalidInput, RunExists
+
+SETTINGS = {"eps": 0.05, "bounds": "ibp", "rule": "theorem1", "rounding": "outward", "domain": (0.0, 1.0)}
+
+
+@pytest.fixture(scope="module")
+def case():
+    torch.manual_seed(0)
+    predictor = cb.Point(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))).predictor()
+    x = torch.rand(23, 3)
+    return predictor, x, predictor.predict(x)
+
+
+def test_shards_make_the_same_certificate(case, tmp_path):
+    expected = cb.certify(*case, **SETTINGS)
+    found = certify_in_shards(*case, tmp_path / "out", shard=5, **SETTINGS)
+    assert torch.equal(found.certified, expected.certified) and found.certified.any()
+    torch.testing.assert_close(found.lower, expected.lower, atol=1e-6, rtol=1e-4)
+    for name in ("labels", "predicted"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    for name in ("statement", "digest", "inputs_digest", "domain", "eps", "samples"):
+        assert getattr(found, name) == getattr(expected, name)
+    assert len(list((tmp_path / "out").glob("shard-*"))) == 5
+
+
+class Stopped(KeyboardInterrupt):
+    pass
+
+
+def _stop_after(count, monkeypatch):
+    """Let certify be interrupted after so many shards; return the number of calls so far."""
+    calls, certify = [], cb.certify
+
+    def stopping(*arguments, **settings):
+        if len(calls) == count:
+            raise Stopped
+        calls.append(len(arguments[1]))
+        return certify(*arguments, **settings)
+
+    monkeypatch.setattr(shards, "certify", stopping)
+    return calls
+
+
+def test_what_was_finished_is_not_done_again(case, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        _stop_after(3, patch)
+        certify_in_shards(*case, tmp_path, shard=5, **SETTINGS)
+    assert sorted(path.name for path in tmp_path.glob("shard-*")) == [f"shard-{i:05d}.safetensors" for i in range(3)]
+    seen = []
+    calls = _stop_after(100, monkeypatch)
+    found = certify_in_shards(
+        *case, tmp_path, shard=5, progress=lambda done, total: seen.append((done, total)), **SETTINGS
+    )
+    assert calls == [5, 3]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1] == (23, 23)
+    assert torch.equal(found.certified, cb.certify(*case, **SETTINGS).certified)
+    certify_in_shards(*case, tmp_path, shard=5, **SETTINGS)
+    assert calls == [5, 3]
+
+
+def test_without_labels_the_predicted_classes_are_certified(case, tmp_path):
+    predictor, x, _ = case
+    found = certify_in_shards(predictor, x, None, tmp_path, shard=10, **SETTINGS)
+    assert torch.equal(found.labels, found.predicted)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"eps": 0.06}, "eps is 0.05 there and 0.06 here"),
+        ({"rule": "pairwise"}, "rule is 'theorem1' there and 'pairwise' here"),
+        ({"rounding": "ideal"}, "rounding"),
+        ({"domain": None}, "domain"),
+        ({"shard": 6}, "shard is 5 there and 6 here"),
+        ({"x": torch.full((23, 3), 0.5)}, "points"),
+        ({"y": torch.zeros(23, dtype=torch.int64)}, "labels"),
+        ({"predictor": cb.Point(nn.Linear(3, 4)).predictor()}, "predictor"),
+    ],
+)
+def test_another_certificates_directory_is_refused(case, tmp_path, change, words):
+    arguments = {**dict(zip(("predictor", "x", "y"), case, strict=True)), "shard": 5, **SETTINGS}
+    certify_in_shards(directory=tmp_path, **arguments)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(RunExists, match=words):
+        certify_in_shards(directory=tmp_path, **{**arguments, **change})
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_another_version_is_refused(case, tmp_path, monkeypatch):
+    certify_in_shards(*case, tmp_path, shard=5, **SETTINGS)
+    monkeypatch.setattr(shards, "__version__", "99.0")
+    with pytest.raises(RunExists, match="version"):
+        certify_in_shards(*case, tmp_path, shard=5, **SETTINGS)
+
+
+def test_a_directory_of_other_files_is_refused(case, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(RunExists, match="other files"):
+        certify_in_shards(*case, tmp_path, **SETTINGS)
+
+
+def test_wrong_settings_do_not_claim_a_directory(case, tmp_path):
+    with pytest.raises(InvalidInput, match="rule must be"):
+        certify_in_shards(*case, tmp_path / "out", **{**SETTINGS, "rule": "majority"})
+    certify_in_shards(*case, tmp_path / "out", **SETTINGS)
+
+
+def test_a_changed_shard_is_noticed(case, tmp_path):
+    certify_in_shards(*case, tmp_path, shard=5, **SETTINGS)
+    file = tmp_path / "shard-00001.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(CorruptFile, match="checksum"):
+        certify_in_shards(*case, tmp_path, shard=5, **SETTINGS)
+
+
+def test_a_shard_from_elsewhere_is_noticed(case, tmp_path):
+    predictor, x, y = case
+    certify_in_shards(predictor, x, y, tmp_path / "a", shard=5, **SETTINGS)
+    certify_in_shards(predictor, x.flip(0), y.flip(0), tmp_path / "b", shard=5, **SETTINGS)
+    (tmp_path / "b" / "shard-00001.safetensors").replace(tmp_path / "a" / "shard-00001.safetensors")
+    with pytest.raises(RunExists, match="points"):
+        certify_in_shards(predictor, x, y, tmp_path / "a", shard=5, **SETTINGS)
+    file = tmp_path / "a" / "shard-00001.safetensors"
+    file.write_bytes((tmp_path / "a" / "shard-00002.safetensors").read_bytes())
+    with pytest.raises(CorruptFile, match="another shard"):
+        certify_in_shards(predictor, x, y, tmp_path / "a", shard=5, **SETTINGS)
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_broken_description_is_told(case, tmp_path, content):
+    (tmp_path / "shards.json").write_text(content)
+    with pytest.raises(CorruptFile):
+        certify_in_shards(*case, tmp_path, **SETTINGS)
+
+
+def test_there_must_be_points_and_shards(case, tmp_path):
+    predictor, x, y = case
+    with pytest.raises(InvalidInput, match="no points"):
+        certify_in_shards(predictor, x[:0], y[:0], tmp_path, **SETTINGS)
+    with pytest.raises(InvalidInput, match="shard"):
+        certify_in_shards(predictor, x, y, tmp_path, shard=0, **SETTINGS)
+    assert not any(tmp_path.iterdir())
+
+
+def test_the_description_is_readable(case, tmp_path):
+    certify_in_shards(*case, tmp_path, **SETTINGS)
+    about = json.loads((tmp_path / "shards.json").read_text())
+    assert about["eps"] == 0.05 and about["predictor"] == case[0].digest and about["version"] == cb.__version__

@@ -1,0 +1,201 @@
+"""certibayes certify: what it stores, how it goes on after a stop, and how it checks a certificate."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import types
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import certibayes as cb
+from certibayes.certify import ALL_RULES, BOUNDS, shards
+from certibayes.cli import app
+from certibayes.experiments import tables
+
+LIMIT = 60
+
+
+def invoke(*arguments):
+    # Wide, so that no word is broken.
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("cli") / "run"
+    arguments = ["--hidden", 8, "--epochs", 2, "--batch-size", 500, "--eps", 0.02, "--temperature", 0.001]
+    result = invoke("train", *arguments, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def certified(run, out, *more):
+    return invoke("certify", run, "--eps", 0.02, "--samples", 3, "--limit", LIMIT, "--shard", 25, "--out", out, *more)
+
+
+def test_the_help_names_what_certify_knows():
+    page = " ".join(invoke("certify", "--help").output.split())
+    assert all(name in page for name in (*BOUNDS, *ALL_RULES, "--verify", "--shard"))
+
+
+def test_a_directory_holds_points_summary_and_certificate(run, tmp_path):
+    result = certified(run, tmp_path / "out", "--json")
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == printed
+    certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
+    x, y = (part[:LIMIT] for part in cb.data.load("digits").test)
+    expected = cb.certify(cb.load(run).predictor(3, seed=0), x, y, eps=0.02, domain=(0.0, 1.0))
+    assert certificate["certified"] == expected.certified.tolist() and any(certificate["certified"])
+    assert certificate["inputs_digest"] == expected.inputs_digest
+    with (tmp_path / "out" / "points.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["certified"] == "True" for row in rows] == certificate["certified"]
+    assert [int(row["label"]) for row in rows] == certificate["labels"]
+    assert [float(row["upper_9"]) for row in rows] == [upper[9] for upper in certificate["upper"]]
+    assert printed["certified"] == expected.certified_fraction
+
+
+def test_a_stopped_command_goes_on(run, tmp_path, monkeypatch):
+    calls, real = [], shards.certify
+
+    def stopping(predictor, x, *arguments, **settings):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(len(x))
+        return real(predictor, x, *arguments, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "certify", stopping)
+        stopped = certified(run, tmp_path / "out")
+    assert stopped.exit_code == 130 and "the same command goes on" in stopped.stderr
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {"shards.json", "shard-00000.safetensors", "shard-00001.safetensors"}
+    calls.clear()
+    monkeypatch.setattr(shards, "certify", stopping)
+    assert certified(run, tmp_path / "out", "--json").exit_code == 0
+    assert calls == [LIMIT - 50]
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_finished_shards(run, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "certibayes", "certify", str(run), "--samples", "35", "--shard", "2"]
+    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for _ in range(1200):
+        if (out / "shard-00002.safetensors").exists():
+            break
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert not (out / "summary.json").exists(), "it ended before it could be stopped"
+    assert not list(out.glob("*.partial"))
+    finished = {path: path.stat().st_mtime_ns for path in out.glob("shard-*")}
+    subprocess.run([*command, "--out", str(out), "--json"], check=True, capture_output=True, timeout=300)
+    assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
+    assert len(json.loads((out / "certificate.json").read_text())["certified"]) == 2000
+
+
+def test_a_directory_of_another_certificate_is_refused(run, tmp_path):
+    assert certified(run, tmp_path / "out").exit_code == 0
+    other = certified(run, tmp_path / "out", "--rule", "pairwise")
+    assert other.exit_code == 1
+    assert "rule is 'theorem1' there and 'pairwise' here" in other.stderr
+    into_the_run = certified(run, run)
+    assert into_the_run.exit_code == 1 and "other files" in into_the_run.stderr
+
+
+def test_parquet_needs_a_package(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
+    result = certified(run, tmp_path / "out", "--format", "parquet")
+    assert result.exit_code == 1 and "pyarrow" in result.stderr
+    assert not (tmp_path / "out").exists()  # told before anything was computed
+    assert "not 'xlsx'" in certified(run, tmp_path / "out", "--format", "xlsx").stderr
+
+
+def test_parquet_is_written_by_pyarrow_or_pandas(tmp_path, monkeypatch):
+    """With stand-ins, since neither is needed otherwise."""
+    arrow, parquet, pandas = (types.ModuleType(name) for name in ("pyarrow", "pyarrow.parquet", "pandas"))
+    arrow.table = lambda columns: columns
+    parquet.write_table = lambda table, file: file.write(b"arrow " + json.dumps(table).encode())
+
+    class Frame(dict):
+        def to_parquet(self, file):
+            file.write(b"pandas")
+
+    pandas.DataFrame = Frame
+    for module in (arrow, parquet, pandas):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    for present, content in (("pyarrow", b'arrow {"a": [0, 1]}'), ("pandas", b"pandas")):
+        monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name, present=present: name == present)
+        tables.write_table(tmp_path / "t.parquet", {"a": range(2)}, "parquet")
+        assert (tmp_path / "t.parquet").read_bytes() == content
+
+
+@pytest.fixture(scope="module")
+def stored(run, tmp_path_factory):
+    out = tmp_path_factory.mktemp("stored") / "out"
+    assert certified(run, out).exit_code == 0
+    return out
+
+
+def test_an_honest_certificate_is_verified(run, stored):
+    for file in (stored, stored / "certificate.json"):
+        result = invoke("certify", run, "--verify", file, "--json")
+        assert result.exit_code == 0, result.output
+        record = json.loads(result.stdout)
+        assert record["holds"] and record["labels_of_dataset"] and record["points"] == LIMIT
+        assert record["confirmed"] == record["certified"] > 0 and record["bounds_confirmed"] == LIMIT
+    shown = invoke("certify", run, "--verify", stored)
+    assert shown.exit_code == 0 and "checked independently" in shown.output
+
+
+def forge(stored, tmp_path, **changes):
+    record = json.loads((stored / "certificate.json").read_text())
+    record |= {name: change(record) for name, change in changes.items()}
+    (tmp_path / "forged.json").write_text(json.dumps(record))
+    return tmp_path / "forged.json"
+
+
+def test_a_forged_mark_is_refuted(run, stored, tmp_path):
+    wrong = forge(stored, tmp_path, eps=lambda r: 0.4, certified=lambda r: [True] * LIMIT)
+    result = invoke("certify", run, "--verify", wrong, "--json")
+    assert result.exit_code == 3
+    assert json.loads(result.stdout)["refuted"] > 0
+    assert "refuted" in invoke("certify", run, "--verify", wrong).output
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--seed", 1], "another predictor"),
+        (["--samples", 4], "another predictor"),
+        (["--limit", LIMIT - 1], "other points"),
+    ],
+)
+def test_another_predictor_or_other_points_are_exit_code_3(run, stored, options, words):
+    result = invoke("certify", run, "--verify", stored, *options)
+    assert result.exit_code == 3 and words in result.stderr and "nothing was checked" in result.stderr
+    assert json.loads(invoke("certify", run, "--verify", stored, *options, "--json").stdout)["problems"]
+
+
+def test_labels_that_are_not_the_data_sets_are_told(run, tmp_path):
+    x = cb.data.load("digits").test.inputs[:LIMIT]
+    predicted = cb.certify(cb.load(run).predictor(3, seed=0), x, eps=0.02, domain=(0.0, 1.0))
+    assert not torch.equal(predicted.labels, cb.data.load("digits").test.targets[:LIMIT])
+    (tmp_path / "predicted.json").write_text(json.dumps(predicted.to_json()))
+    result = invoke("certify", run, "--verify", tmp_path / "predicted.json")
+    assert result.exit_code == 0 and "not those of the data set" in result.output
+
+
+def test_what_is_not_a_certificate_is_an_error(run, tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    assert invoke("certify", run, "--verify", tmp_path / "a.json").exit_code == 1
+    assert "no certificate" in invoke("certify", run, "--verify", tmp_path / "b.json").stderr
