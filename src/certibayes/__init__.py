@@ -11,6 +11,8 @@ from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
 from certibayes.certify import (
     Certificate,
+    Radius,
+    certified_radius,
     certify,
     certify_abstention,
     certify_regression,
@@ -91,6 +93,7 @@ __all__ = [
     "Posterior",
     "Predictor",
     "Quantiles",
+    "Radius",
     "Rayleigh",
     "RobustCategorical",
     "RobustGaussian",
@@ -102,6 +105,7 @@ __all__ = [
     "__version__",
     "attack",
     "bounds",
+    "certified_radius",
     "certify",
     "certify_abstention",
     "certify_regression",

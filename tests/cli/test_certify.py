@@ -199,3 +199,22 @@ def test_what_is_not_a_certificate_is_an_error(run, tmp_path):
     (tmp_path / "a.json").write_text("{}")
     assert invoke("certify", run, "--verify", tmp_path / "a.json").exit_code == 1
     assert "no certificate" in invoke("certify", run, "--verify", tmp_path / "b.json").stderr
+
+
+class TestBudget:
+    def test_three_answers_add_up(self, run):
+        result = invoke(
+            "certify", run, "--eps", 0.02, "--samples", 3, "--limit", 20, "--rule", "best", "--budget", 2, "--json"
+        )
+        assert result.exit_code == 0, result.output
+        record = json.loads(result.stdout)
+        assert record["certified"] + record["attacked"] + record["unknown"] == pytest.approx(1.0)
+
+    def test_it_is_printed(self, run):
+        result = invoke("certify", run, "--eps", 0.02, "--samples", 3, "--limit", 20, "--rule", "best", "--budget", 2)
+        assert "unknown" in result.stdout
+
+    def test_not_with_a_directory(self, run, tmp_path):
+        result = certified(run, tmp_path / "out", "--rule", "best", "--budget", 2)
+        assert result.exit_code == 1
+        assert "--budget" in result.output

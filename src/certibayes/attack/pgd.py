@@ -81,7 +81,7 @@ def pgd(
     log_probabilities: LogProbabilities,
     x: Tensor,
     y: Tensor,
-    eps: float,
+    eps: float | Tensor,
     domain: Domain,
     generator: torch.Generator,
     settings: PGDSettings = PGDSettings(),  # noqa: B008 - an immutable tuple
@@ -92,7 +92,7 @@ def pgd(
         log_probabilities: the predictor.
         x: inputs (B, ...), inside the domain.
         y: labels (B,), which the attack tries to leave.
-        eps: l-infinity radius.
+        eps: l-infinity radius, or radii that broadcast against ``x``.
         domain: smallest and largest value of an input, or None.
         generator: of the random starts, on the device of ``x``.
         settings: see there.
@@ -102,7 +102,9 @@ def pgd(
     lower, upper = ball(x, eps, domain)
     # Where x sits on the border of its domain, x - eps may round past it; x itself is always allowed.
     lower, upper = torch.minimum(lower, x), torch.maximum(upper, x)
-    step_size = eps * (settings.step_size if settings.step_size is not None else 2.5 / settings.steps)
+    relative = settings.step_size if settings.step_size is not None else 2.5 / settings.steps
+    step_size = eps * relative if isinstance(eps, Tensor) else x.new_full((1,) * x.dim(), eps * relative)
+    step_size = step_size.expand(len(x), *step_size.shape[1:])
     best = x.clone()
     with torch.no_grad():
         best_margin = margin_loss(log_probabilities(x), y)
@@ -128,7 +130,7 @@ def _climb(
     lower: Tensor,
     upper: Tensor,
     steps: int,
-    step_size: float,
+    step_size: Tensor,
     standing: Tensor,
     best: Tensor,
     best_margin: Tensor,
@@ -154,5 +156,5 @@ def _climb(
             standing = standing[alive]
             if standing.numel() == 0:
                 return
-            moved = x[alive] + step_size * gradient[alive].sign()
+            moved = x[alive] + step_size[standing] * gradient[alive].sign()
             x = torch.clamp(moved, lower[standing], upper[standing])

@@ -69,7 +69,7 @@ def radius_for(eps: float | Tensor, x: Tensor) -> Tensor:
     if radius.dim() == 1 and len(radius) == len(x):
         radius = radius.view(-1, *[1] * (x.dim() - 1))
     try:
-        return radius.expand(len(x), *[max(a, 1) for a in torch.broadcast_shapes(radius.shape, x.shape)[1:]])
+        return radius.expand(x.shape)
     except RuntimeError:
         raise InvalidInput(
             f"eps has shape {tuple(eps.shape)}, which fits neither the number of points ({len(x)}) nor their shape "

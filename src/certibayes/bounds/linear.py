@@ -11,7 +11,7 @@ interval bound with the last layer folded in, and the result is the better of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from certibayes.bounds.box import Box
 from certibayes.bounds.interval import interval_bounds
 from certibayes.bounds.registry import LinearRule, rules_for
-from certibayes.bounds.relaxation import Step, dot, paid_units, sum_error
+from certibayes.bounds.relaxation import Step, dot, paid_units, sum_error, vanished
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Graph, Node, Params
@@ -52,6 +52,9 @@ def linear_lower(
     rounding: Rounding = IDEAL,
     slopes: Slopes = "zero",
     folded_only: bool = False,
+    at_input_only: bool = False,
+    multipliers: Mapping[str, Tensor] | None = None,
+    observe: Callable[[str, Tensor], None] | None = None,
 ) -> Tensor:
     """Bound linear functions of the network's outputs from below.
 
@@ -63,6 +66,11 @@ def linear_lower(
         rounding: ``IDEAL``, or ``outward(dtype)`` for bounds on the float program.
         slopes: see ``Slopes``.
         folded_only: go back through the last layer alone: interval bounds with that layer folded in.
+        at_input_only: do not take the better of this bound and the folded one, whose place has no slope to climb.
+        multipliers: by activation, (B, S, *shape): β where its input z is known to be >= 0, -β where it is known to be
+            <= 0, for any β >= 0. Since β |z| >= 0 may be subtracted from a lower bound, they are subtracted from the
+            coefficients on z (beta-CROWN; Wang et al., 2021).
+        observe: told the coefficients on each node's output, by name, and those on the input.
 
     Returns:
         Lower bounds (B, S) in float64; in outward rounding they hold for the outputs of the float program, their
@@ -80,11 +88,19 @@ def linear_lower(
         inputs = tuple(boxes[name] for name in node.inputs)
         slope = slopes if isinstance(slopes, str) else slopes.get(node.name, "zero")
         step = Step(coefficients, inputs, boxes[node.name], rounding, slope)
+        if observe is not None:
+            observe(node.name, coefficients)
         back = _linear_rule(node)(node.operation, node.weights(params), step)
         constant.add(back.constant)
+        if multipliers is not None and node.name in multipliers:
+            if rounding.outward:
+                constant.add(paid_units(back.coefficients[0], inputs[0], rounding))
+            back = back._replace(coefficients=(back.coefficients[0] - multipliers[node.name],))
         for name, arrived in zip(node.inputs, back.coefficients, strict=True):
             late = 0 if back.paid else waiting + 1
             together = name in pending
+            if rounding.outward:
+                constant.add(vanished(boxes[name], rounding))
             if rounding.outward and (together or late == PATIENCE):
                 # Where coefficients meet they may cancel, so what each may be off by is paid for before.
                 constant.add(paid_units(arrived, boxes[name], rounding))
@@ -99,8 +115,10 @@ def linear_lower(
             folded = constant.total(_put_in(*_only(pending, boxes), rounding))
             if folded_only:
                 return folded
+    if observe is not None:
+        observe(*next(iter(pending.items())))
     result = constant.total(_put_in(*_only(pending, boxes), rounding))
-    return result if folded is None else torch.maximum(result, folded)
+    return result if folded is None or at_input_only else torch.maximum(result, folded)
 
 
 PATIENCE = 4
@@ -120,7 +138,10 @@ class _Sum:
 
     def total(self, last: Tensor) -> Tensor:
         total = self.value + last
-        return total - (self.size + last.abs()) * 2.0**-40 if self.rounding.outward else total
+        if not self.rounding.outward:
+            return total
+        # The sums that led here lose what underflows in them, besides.
+        return total - (self.size + last.abs()) * 2.0**-40 - self.rounding.underflow
 
 
 def _only(pending: dict[str, Tensor], boxes: Boxes) -> tuple[Tensor, Box]:

@@ -53,7 +53,7 @@ def optimised_lower(
     second = {name: torch.zeros_like(s) for name, s in slopes.items()}
 
     def total(slopes: dict[str, Tensor]) -> Tensor:
-        return linear_lower(graph, params, boxes, specification, IDEAL, slopes).sum()
+        return linear_lower(graph, params, boxes, specification, IDEAL, slopes, at_input_only=True).sum()
 
     for step in range(1, steps + 1):
         gradient = torch.func.grad(total)(slopes)

@@ -99,6 +99,16 @@ def paid_units(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
     return -dot(coefficients.abs(), share)
 
 
+def vanished(box: Box, rounding: Rounding) -> Tensor:
+    """Return what underflow in coefficients on the values of a box can cost, (B, 1).
+
+    A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may vanish
+    below the smallest normal number. It matters where small weights follow large ones.
+    """
+    magnitude = (box.centre.abs() + box.radius).flatten(1)
+    return -magnitude.sum(-1, keepdim=True, dtype=torch.float64) * (rounding.underflow * 2.0**-24)
+
+
 def paid(step: Step, error: Tensor) -> Tensor:
     """Return what an error of at most ``error`` (B, *output_shape) in the layer's output can cost: -|A| e, (B, S)."""
     own = step.output.centre.abs() + step.output.radius

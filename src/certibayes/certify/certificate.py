@@ -32,6 +32,9 @@ class Certificate:
         digest: SHA-256 of the predictor.
         inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
         version: of certibayes.
+        attacked: where an input in the ball was found that is not classified as the label, (B,); None where none was
+            looked for.
+        counterexamples: those inputs, (B, ...); elsewhere the points themselves.
     """
 
     labels: Tensor
@@ -49,6 +52,8 @@ class Certificate:
     digest: str
     inputs_digest: str
     version: str = __version__
+    attacked: Tensor | None = None
+    counterexamples: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -58,6 +63,11 @@ class Certificate:
     def certified_fraction(self) -> float:
         """Fraction of all points that are certified: a lower bound on robust accuracy."""
         return float(self.certified.double().mean()) if len(self) else 0.0
+
+    @property
+    def unknown(self) -> Tensor:
+        """Where neither a proof nor a counterexample was found, (B,)."""
+        return ~self.certified if self.attacked is None else ~(self.certified | self.attacked)
 
     @property
     def accuracy(self) -> float:
@@ -122,6 +132,7 @@ class Certificate:
             "labels": self.labels.tolist(),
             "predicted": self.predicted.tolist(),
             "certified": self.certified.tolist(),
+            **({} if self.attacked is None else {"attacked": self.attacked.tolist()}),
             "lower": self.lower.tolist(),
             "upper": self.upper.tolist(),
         }

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from certibayes.bounds import LARGEST, Box, Domain, by_name, ideal_box, outward_box
+from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
 from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats, require_labels
 from certibayes.certify.certificate import Certificate
-from certibayes.certify.network_bounds import BOUNDS, MEMORY, batch_for, logit_bounds, margin_bounds
-from certibayes.certify.rules import (
-    MARGIN_RULES,
-    RULES,
-    Means,
-    elided_values,
-    margin_of,
-    mean_probability_bounds,
-    pairwise_values,
-)
+from certibayes.certify.judge import ALL_RULES, Judge, Points
+from certibayes.certify.network_bounds import BOUNDS, MEMORY
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
 from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
-
-ALL_RULES = (*RULES, *MARGIN_RULES)
 
 
 def certify(
@@ -42,6 +32,7 @@ def certify(
     rounding: str = "outward",
     batch_size: int = 500,
     memory: int = MEMORY,
+    budget: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Certificate:
     """Prove, where possible, that no input within ``eps`` of a point changes its class.
@@ -59,6 +50,9 @@ def certify(
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
         memory: bytes that linear bounds may take; they go through a batch in smaller parts where they must.
+        budget: seconds for attacks and branch and bound on points that the bounds leave open (rule ``best``). What is
+            found is in ``certificate.attacked`` and ``certificate.counterexamples``; points that are neither certified
+            nor attacked are unknown. None does neither.
         progress: called with (points done, all points).
 
     Raises:
@@ -68,6 +62,8 @@ def certify(
     bounds = ("alpha-crown" if rule == "best" else "ibp") if bounds is None else bounds
     _require_settings(predictor, bounds, rule, batch_size)
     require_count(memory, "memory")
+    if budget is not None and not (math.isfinite(budget) and budget > 0 and rule == "best"):
+        raise InvalidInput(f"budget is a positive number of seconds, and only the rule best can use it; got {budget}.")
     require_floats(x, "the points")
     given = x.detach().to(predictor.device)
     x = given.to(predictor.dtype)
@@ -82,9 +78,9 @@ def certify(
     require_labels(labels, predictor.classes, len(x))
     slack = _predictor_slack(predictor) if rounding_mode.outward else 0.0
     vanishing = torch.finfo(predictor.dtype).smallest_normal if rounding_mode.outward else 0.0
-    judge = _Judge(predictor, bounds, rule, rounding, slack, memory)
-    certified, lowest, highest = [], [], []
-    done = 0
+    judge = Judge(predictor, bounds, rule, rounding, slack, memory, domain)
+    certified, lowest, highest, attacked, counterexamples = [], [], [], [], []
+    done, spent = 0, 0.0
     parts = zip(*(tensor.split(batch_size) for tensor in (given, labels, predicted, radius)), strict=True)
     for part, part_labels, part_predicted, part_radius in parts:
         if len(part) == 0:
@@ -93,8 +89,16 @@ def certify(
             box = outward_box(part, part_radius, domain, predictor.dtype)
         else:
             box = ideal_box(part.to(predictor.dtype), part_radius.to(predictor.dtype), domain)
-        margin, (smallest, largest) = judge(box, part_labels)
-        proved = margin > 2 * slack
+        began = time.monotonic()
+        # Each batch has its share of the time that earlier ones have left.
+        share = None if budget is None else began + (budget - spent) * len(part) / (len(x) - done)
+        points = Points(part.to(predictor.dtype), part_labels, part_predicted, part_radius, box)
+        verdict = judge(points, share)
+        spent += time.monotonic() - began
+        smallest, largest = verdict.means
+        proved = verdict.margin > 2 * slack
+        attacked.append(verdict.attacked)
+        counterexamples.append(verdict.inputs)
         # In exact arithmetic this is implied; in ideal rounding a tie of the float program might differ.
         certified.append(proved & (part_predicted == part_labels))
         # Probabilities below the smallest normal float lose digits and then vanish.
@@ -118,70 +122,9 @@ def certify(
         dtype=str(predictor.dtype).removeprefix("torch."),
         digest=predictor.digest,
         inputs_digest=tensor_digest({"inputs": given}),
+        attacked=None if budget is None else _joined(attacked, torch.zeros(0, dtype=torch.bool)),
+        counterexamples=None if budget is None else _joined(counterexamples, x),
     )
-
-
-class _Judge(NamedTuple):
-    """Turns boxes of inputs into margins and probability bounds, by the bounds and the rule that were asked for."""
-
-    predictor: Predictor
-    bounds: str
-    rule: str
-    rounding: str
-    slack: float
-    memory: int
-
-    def __call__(self, box: Box, labels: Tensor) -> tuple[Tensor, Means]:
-        """Return the margin (B,), which proves a point where it exceeds 2 slack, and bounds on probabilities (B, C)."""
-        in_rule = self.bounds if self.rule in RULES else "ibp"
-        lower, upper = logit_bounds(self.predictor, box, self.rounding, in_rule)
-        labels = labels.to(lower.device)
-        means = mean_probability_bounds(lower, upper)
-        if self.rule in RULES:
-            return RULES[self.rule](lower, upper, labels, means), means
-        values = pairwise_values(lower, upper, labels)
-        own = labels.expand(len(upper), -1)[..., None]
-        # What the boxes of logits say about margins; rounded outwards once more, for the subtraction.
-        infinity = torch.full_like(upper, torch.inf)
-        upper_margins = torch.nextafter(upper.gather(-1, own) - lower, infinity)
-        margins = torch.nextafter(lower.gather(-1, own) - upper, -infinity)
-        methods = (self.bounds,) if self.rule == "elided" else BOUNDS[: BOUNDS.index(self.bounds) + 1]
-        for method in methods:
-            wanted = values.mean(0) <= 2 * self.slack
-            if self.rule == "elided":
-                wanted = torch.isfinite(values[0])
-            open_points = wanted.any(-1).nonzero().squeeze(-1)
-            if len(open_points) == 0:
-                break
-            margins, values = self._tighten(method, box, labels, open_points, wanted, margins, upper_margins, values)
-        return margin_of(values), means
-
-    def _tighten(
-        self,
-        method: str,
-        box: Box,
-        labels: Tensor,
-        points: Tensor,
-        wanted: Tensor,
-        margins: Tensor,
-        upper_margins: Tensor,
-        values: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        """Bound the margins of open points against the rivals that keep them open, and update the values."""
-        quantities = max(1, int(wanted.sum(-1).max()))
-        size = batch_for(self.predictor, quantities, self.memory)
-        margins, values = margins.clone(), values.clone()
-        for part in points.split(size):
-            # The rivals that are wanted come first; shorter lists are filled with others, which costs nothing extra.
-            rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :quantities]
-            some = Box(box.centre[part], box.radius[part])
-            found = margin_bounds(self.predictor, some, labels[part], rivals, self.rounding, method)
-            place = rivals.expand(len(found), -1, -1)
-            known = margins[:, part]
-            margins[:, part] = known.scatter(-1, place, torch.maximum(found, known.gather(-1, place)))
-            better = elided_values(margins[:, part], upper_margins[:, part], labels[part])
-            values[:, part] = torch.maximum(values[:, part], better)
-        return margins, values
 
 
 def _predictor_slack(predictor: Predictor) -> float:

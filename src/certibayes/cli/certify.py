@@ -27,7 +27,7 @@ from certibayes.cli.options import (
     SeedOption,
 )
 from certibayes.cli.terminal import BELOW_BAR, check_bar, console, notes, print_json, progress_bar, told_plainly
-from certibayes.errors import CorruptFile, Interrupted
+from certibayes.errors import CorruptFile, Interrupted, InvalidInput
 from certibayes.experiments.tables import FORMATS, require_format, write_table
 from certibayes.posteriors.storage import write_atomically
 from certibayes.uncertainty import uncertainty
@@ -62,6 +62,12 @@ def certify_command(
             "goes on there. A name that ends in .json stands for the certificate alone.",
         ),
     ] = None,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget", help="Seconds for attacks and splitting on points the bounds leave open (rule best, no OUT)."
+        ),
+    ] = None,
     form: Annotated[str, typer.Option("--format", help=f"The table's format: {' or '.join(FORMATS)}.")] = "csv",
     shard: Annotated[int, typer.Option("--shard", help="Points after which OUT is brought up to date.")] = 500,
     verify: Annotated[
@@ -90,9 +96,12 @@ def certify_command(
         settings: dict[str, Any] = {
             "eps": eps, "bounds": bounds, "rule": rule, "rounding": rounding, "domain": case.domain,
         }  # fmt: skip
+        if budget is not None and out is not None:
+            # What a time limit leaves open depends on the machine, so shards of two runs would not fit together.
+            raise InvalidInput("--budget cannot be combined with --out; store the certificate without a time limit.")
         with progress_bar("certifying", shown=not as_json) as move:
             if out is None or out.suffix == ".json":
-                result = certify(case.predictor, case.x, case.y, progress=move, **settings)
+                result = certify(case.predictor, case.x, case.y, budget=budget, progress=move, **settings)
             else:
                 try:
                     result = certify_in_shards(
@@ -116,6 +125,7 @@ def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
         "n": len(result),
         "accuracy": result.accuracy,
         "certified": result.certified_fraction,
+        **_answers(result),
         "eps": result.eps,
         "bounds": result.bounds,
         "rule": result.rule,
@@ -127,6 +137,16 @@ def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
         "disagreement": float(doubt.disagreement.mean()),
         "digest": result.digest,
         "statement": result.statement,
+    }
+
+
+def _answers(result: Certificate) -> dict[str, float]:
+    """Return the shares of the other two answers, where they were looked for."""
+    if result.attacked is None:
+        return {}
+    return {
+        "attacked": float(result.attacked.double().mean()),
+        "unknown": float(result.unknown.double().mean()),
     }
 
 
@@ -154,6 +174,11 @@ def _print(result: Certificate, record: dict[str, Any]) -> None:
         f"eps {result.eps:g} ({result.bounds}, {result.rule}); accuracy {100 * result.accuracy:.2f}%",
         highlight=False,
     )
+    if result.attacked is not None:
+        console.print(
+            f"{100 * record['attacked']:.2f}% attacked or misclassified, {100 * record['unknown']:.2f}% unknown",
+            highlight=False,
+        )
     console.print(
         f"temperature {record['temperature']}, mutual information {record['mutual_information']:.5f}, "
         f"disagreement {record['disagreement']:.4f}",

@@ -77,7 +77,9 @@ def kinked(slope_below: float, step: Step) -> Lines:
     unit = step.rounding.unit
     crossing = (low < 0) & (high > 0)
     side = torch.where(high > 0, torch.ones_like(high), torch.full_like(high, slope_below))
-    chord = (high - slope_below * low) / (high - low).clamp(min=torch.finfo(high.dtype).tiny)
+    # Elsewhere the width may be tiny, and the gradient of a quotient that is not taken would still be NaN.
+    width = torch.where(crossing, (high - low).clamp(min=torch.finfo(high.dtype).tiny), torch.ones_like(high))
+    chord = (high - slope_below * low) / width
     upper_slope = torch.where(crossing, chord, side)
     # Whatever slope came out, the offset lifts the line above both ends.
     lift = torch.maximum(high - upper_slope * high, slope_below * low - upper_slope * low)

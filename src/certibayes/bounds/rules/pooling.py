@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
-from certibayes.bounds.relaxation import Backward, Step, dot, sum_error
+from certibayes.bounds.relaxation import COEFFICIENT_UNITS, Backward, Step, dot, sum_error
 from certibayes.bounds.rounding import LARGEST_BOUND, Rounding
 from certibayes.bounds.rules.activation import monotone
 from certibayes.bounds.rules.transposed import transposed
@@ -74,8 +74,15 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
     if step.rounding.outward:
         size = (step.output.centre.abs() + step.output.radius).flatten(2)
         top = top + size * (sum_error(size, step.rounding) + 4 * step.rounding.unit)
-    into = image.unflatten(0, step.coefficients.shape[:2])
-    return Backward((into,), dot(rest, top), paid=False)
+    into, constant = image.unflatten(0, step.coefficients.shape[:2]), dot(rest, top)
+    apart = all(stride[i] > dilation[i] * (kernel[i] - 1) for i in range(2))
+    if apart or not step.rounding.outward:
+        return Backward((into,), constant, paid=False)
+    # An input that several windows choose gets the sum of their coefficients, which may cancel.
+    size = torch.where(chosen, windows(step.magnitude()), 0.0).sum(2)
+    units = 2 * step.rounding.gamma(math.prod(kernel) + 8) + 2 * COEFFICIENT_UNITS * step.rounding.unit
+    cost = dot(step.coefficients.abs().flatten(3), size * units) * (1 + sum_error(size, step.rounding))
+    return Backward((into,), constant - cost)
 
 
 def _to_size(size: torch.Size, reach: list[int], before: tuple[int, int]) -> tuple[int, int, int, int]:

@@ -1,0 +1,192 @@
+"""Branch and bound: never above what a network really does, close to it when finished, and honest when stopped."""
+
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from torch import nn
+
+import certibayes as cb
+from certibayes.bounds import IDEAL, ball, ideal_box, layer_boxes, linear_lower, outward, outward_box
+from certibayes.bounds.linear import margin_specification
+from certibayes.certify.branch import CLOSE, Search
+from certibayes.errors import InvalidInput
+from certibayes.networks import direct_sums, trace
+
+from ..strategies import ZOO, attacked_points, inputs, law, points_of, seeds, traced
+
+NETWORKS = ["relu", "no bias", "residual", "convolution, stride and padding", "batch norm on images", "residual images"]
+
+
+def plane(seed=0, dtype=torch.float64):
+    """A network of two inputs, whose smallest margin a fine grid finds."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
+    return trace(net, torch.zeros(1, 2, dtype=dtype))
+
+
+def search_of(graph, params, box, labels, rounding, wanted=100.0):
+    """One search over all rivals of all points, begun from linear bounds."""
+    boxes = layer_boxes(graph, params, box, rounding)
+    specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
+    count = rivals.shape[1]
+    repeated = {name: type(b)(*(t.repeat_interleave(count, 0) for t in b)) for name, b in boxes.items()}
+    known = linear_lower(graph, params, boxes, specification, rounding).flatten()
+    return Search(graph, params, repeated, specification.flatten(0, 1)[:, None], rounding, wanted, known), rivals
+
+
+def finish(search, rounds=40):
+    for _ in range(rounds):
+        if search.is_done:
+            return
+        search.advance()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_when_finished_the_bound_is_close_to_the_smallest_margin_there_is(seed):
+    network = plane(seed)
+    x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
+    labels = torch.tensor([seed % 3])
+    with torch.no_grad():
+        search, rivals = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
+        finish(search, 60)
+        axis = torch.linspace(-1, 1, 401, dtype=torch.float64)
+        grid = x + torch.cartesian_prod(axis, axis)
+        outputs = network.graph.evaluate(network.params, grid)
+        margins = outputs[:, labels] - outputs[:, rivals[0]]
+    assert search.is_done
+    smallest = margins.amin(0)
+    assert (search.bounds <= smallest + 1e-9).all()
+    # Where every sign is fixed, a few steps on the multipliers are not the last word; nor is a grid.
+    assert (search.bounds >= smallest - CLOSE - 0.1).all()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@law(3)
+@given(seed=seeds)
+def test_no_point_of_the_ball_is_below_the_bound_after_any_round(name, seed):
+    """In floats, without tolerance."""
+    assert name in ZOO
+    graph, params = traced(name, seed)
+    x, labels = inputs(name, 2, seed), torch.tensor([0, 1])
+    points = torch.cat(
+        [
+            points_of(*ball(x, 0.3), 64, seed),
+            attacked_points(lambda z: graph.evaluate(params, z), *ball(x, 0.3)),
+        ]
+    )
+    with torch.no_grad(), direct_sums():
+        search, rivals = search_of(graph, params, outward_box(x, 0.3), labels, outward(torch.float32))
+        outputs = torch.stack([graph.evaluate(params, z) for z in points]).double()
+        own = outputs.gather(-1, labels.expand(len(outputs), 2)[..., None])
+        smallest = (own - outputs).gather(-1, rivals.expand(len(outputs), -1, -1)).amin(0).flatten()
+        before = search.bounds
+        for _ in range(8):
+            assert (search.bounds <= smallest).all()
+            assert (search.bounds >= before).all()
+            before = search.bounds
+            if search.is_done:
+                break
+            search.advance()
+
+
+def test_it_stops_at_the_wanted_margin_and_claims_no_more():
+    network = plane(1)
+    x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
+    with torch.no_grad():
+        search, _ = search_of(network.graph, network.params, ideal_box(x, 0.2), labels, IDEAL, wanted=-50.0)
+    assert search.is_done
+
+
+def test_what_is_left_when_time_is_up_keeps_its_bounds():
+    network = plane(2)
+    x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
+    with torch.no_grad():
+        search, _ = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
+        before, leaves = search.bounds.clone(), len(search.leaves.problem)
+        search.advance(lambda: True)
+    assert torch.equal(search.bounds, before)
+    assert len(search.leaves.problem) == leaves
+
+
+def test_the_inputs_it_came_upon_are_in_the_box_and_as_bad_as_it_says():
+    network = plane(3)
+    x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
+    with torch.no_grad():
+        search, rivals = search_of(network.graph, network.params, ideal_box(x, 0.7), labels, IDEAL)
+        finish(search)
+        assert ((search.worst_inputs - x).abs() <= 0.7 + 1e-12).all()
+        outputs = network.graph.evaluate(network.params, search.worst_inputs)
+        margins = outputs[:, 0] - outputs.gather(1, rivals.T).squeeze(1)
+    torch.testing.assert_close(margins, search.smallest_found)
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    digits = cb.data.load("digits")
+    likelihood = cb.RobustCategorical(cb.TwoPoint(0.05), cb.IBP())
+    posterior = cb.fit(
+        cb.networks.mlp(784, [24], 10),
+        (digits.train.inputs[:1500], digits.train.targets[:1500]),
+        algorithm=cb.VOGN(lr=0.01),
+        likelihood=likelihood,
+        temperature=0.01,
+        epochs=6,
+        progress=False,
+    )
+    return posterior.predictor(4, seed=1)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    x, y = cb.data.load("digits").test
+    return x[:60], y[:60]
+
+
+class TestCertify:
+    def test_splitting_proves_more_and_every_point_has_one_answer(self, predictor, digits):
+        x, y = digits
+        settings = {"eps": 0.05, "domain": (0.0, 1.0), "rule": "best"}
+        plain = cb.certify(predictor, x, y, **settings)
+        split = cb.certify(predictor, x, y, budget=20.0, **settings)
+        assert (split.certified | ~plain.certified).all()
+        assert int(split.certified.sum()) > int(plain.certified.sum())
+        assert not (split.certified & split.attacked).any()
+        assert torch.equal(split.unknown, ~(split.certified | split.attacked))
+        assert plain.attacked is None
+
+    def test_counterexamples_are_counterexamples(self, predictor, digits):
+        x, y = digits
+        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), rule="best", budget=5.0)
+        worst = found.counterexamples[found.attacked]
+        assert int(found.attacked.sum()) > 0
+        assert (predictor.predict(worst) != y[found.attacked]).all()
+        lower, upper = ball(x[found.attacked], 0.05, (0.0, 1.0))
+        assert (worst >= lower).all()
+        assert (worst <= upper).all()
+        assert torch.equal(found.counterexamples[~found.attacked], x[~found.attacked])
+
+    def test_no_attack_breaks_what_splitting_proved(self, predictor, digits):
+        x, y = digits
+        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), rule="best", budget=10.0)
+        proved = found.certified
+        attacked = cb.attack(predictor, x[proved], y[proved], eps=0.05, domain=(0.0, 1.0), steps=50, restarts=6, seed=3)
+        assert attacked.standing == 1.0
+
+    def test_the_time_limit_is_kept(self, predictor, digits):
+        x, y = digits
+        began = time.monotonic()
+        cb.certify(predictor, x, y, eps=0.2, domain=(0.0, 1.0), rule="best", bounds="ibp", budget=0.01)
+        # Not a claim about speed: hours of work would be left.
+        assert time.monotonic() - began < 60
+
+    @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
+    def test_a_budget_of_nothing_is_refused(self, predictor, digits, budget):
+        with pytest.raises(InvalidInput, match="budget"):
+            cb.certify(predictor, *digits, eps=0.05, domain=(0.0, 1.0), rule="best", budget=budget)
+
+    def test_only_the_rule_best_takes_a_budget(self, predictor, digits):
+        with pytest.raises(InvalidInput, match="best"):
+            cb.certify(predictor, *digits, eps=0.05, domain=(0.0, 1.0), budget=1.0)
