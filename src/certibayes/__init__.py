@@ -39,6 +39,7 @@ from certibayes.inference import (
     fit,
 )
 from certibayes.likelihoods import (
+    CROWNIBP,
     IBP,
     PGD,
     Categorical,
@@ -65,6 +66,7 @@ from certibayes.uncertainty import Diagnostics, Uncertainty, diagnose, uncertain
 
 __all__ = [
     "BBB",
+    "CROWNIBP",
     "HMC",
     "IBP",
     "IVON",

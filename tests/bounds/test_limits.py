@@ -109,7 +109,7 @@ def test_a_negative_radius_is_never_taken_for_a_bound():
         with pytest.raises(UnsoundBounds):
             cb.certify(predictor, torch.rand(3, 2), eps=0.1)
     finally:
-        register(kind, own.interval, own.description)
+        register(kind, own.interval, own.description, own.linear)
 
 
 def test_a_normalisation_made_negative_later_stays_sound():

@@ -90,7 +90,7 @@ def test_several_processes_give_the_same_figures(tmp_path):
 
 
 def test_an_error_in_a_process_is_the_error_here(tmp_path):
-    with pytest.raises(InvalidInput, match="eps|radius"):
+    with pytest.raises(InvalidInput, match=r"eps|radius"):
         run_grid(SPECS, tmp_path, Judging(-1.0), workers=2)
 
 

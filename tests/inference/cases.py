@@ -6,7 +6,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 import certibayes as cb
 from certibayes.inference import Target
-from certibayes.likelihoods import Batch, Likelihood
+from certibayes.likelihoods import CROWNIBP, Batch, Likelihood
 from certibayes.networks import trace
 
 ALGORITHMS = {
@@ -29,6 +29,7 @@ CLASSIFICATION = {
     "standard": cb.Categorical(),
     "ibp": cb.RobustCategorical(cb.TwoPoint(0.1)),
     "ibp-margins": cb.RobustCategorical(cb.TwoPoint(0.1), cb.IBP(margins=True)),
+    "crown-ibp": cb.RobustCategorical(cb.TwoPoint(0.1), CROWNIBP()),
     "pgd": cb.RobustCategorical(cb.TwoPoint(0.1), cb.PGD(steps=2)),
     "rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
 }

@@ -45,7 +45,8 @@ def certify(
             ``x``; where it is 0, the input does not change.
         bounds: ``"ibp"``, ``"crown"`` or ``"alpha-crown"``; for the rule ``best`` the tightest that may be tried. By
             default ``"ibp"``, and for ``best`` ``"alpha-crown"``.
-        rule: ``"theorem1"``, ``"pairwise"``, ``"elided"`` or ``"best"``, each at least as strong as the one before.
+        rule: ``"theorem1"``, ``"pairwise"``, ``"elided"`` or ``"best"``, each at least as strong as the one before (but
+            ``best`` optimises slopes only against the rivals that keep a point open, ``elided`` against all).
         domain: smallest and largest value an input can take; the ball is intersected with it.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.

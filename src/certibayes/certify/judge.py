@@ -92,6 +92,9 @@ class Judge:
             return Verdict(margin_of(batch.values), means, attacked, points.x)
         for method in BOUNDS[: BOUNDS.index(self.bounds) + 1]:
             batch.tighten(method, batch.open)
+            if method != "alpha-crown":
+                # The margins of the other rivals matter as well, less; too little to optimise slopes for them.
+                batch.tighten(method, torch.isfinite(batch.values[0]) & batch.open.any(-1, keepdim=True))
         if until is not None:
             batch.attack()
             for wanted in WANTED:
@@ -112,18 +115,27 @@ class _Batch:
 
     def __init__(self, judge: Judge, points: Points, lower: Tensor, upper: Tensor):
         self.judge, self.points = judge, points
-        self.values = pairwise_values(lower, upper, points.labels)
-        own = points.labels.expand(len(upper), -1)[..., None]
-        # What the boxes of logits say about margins; rounded outwards once more, for the subtraction.
-        infinity = torch.full_like(upper, torch.inf)
-        self.upper_margins = torch.nextafter(upper.gather(-1, own) - lower, infinity)
-        self.margins = torch.nextafter(lower.gather(-1, own) - upper, -infinity)
+        self.values = torch.full_like(lower, -torch.inf)
+        self.margins, self.upper_margins = self.values.clone(), torch.full_like(upper, torch.inf)
+        self._learn(slice(None), lower, upper)
         self.attacked, self.inputs = points.predicted != points.labels, points.x.clone()
 
     @property
     def open(self) -> Tensor:
         """Which rivals (B, C) stand between a point and its certificate; points that are lost have none."""
         return (self.values.mean(0) <= 2 * self.judge.slack) & ~self.attacked[:, None]
+
+    def _learn(self, part: Tensor | slice, lower: Tensor, upper: Tensor) -> None:
+        """Draw from boxes of logits of some points what they say about margins and probabilities."""
+        labels = self.points.labels[part]
+        own = labels.expand(len(upper), -1)[..., None]
+        # Rounded outwards once more, for the subtraction.
+        infinity = torch.full_like(upper, torch.inf)
+        above = torch.nextafter(upper.gather(-1, own) - lower, infinity)
+        below = torch.nextafter(lower.gather(-1, own) - upper, -infinity)
+        self.upper_margins[:, part] = torch.minimum(self.upper_margins[:, part], above)
+        self.margins[:, part] = torch.maximum(self.margins[:, part], below)
+        self.values[:, part] = torch.maximum(self.values[:, part], pairwise_values(lower, upper, labels))
 
     def _update(self, part: Tensor) -> None:
         """Draw from better margins of some points what they say about probabilities."""
@@ -145,6 +157,8 @@ class _Batch:
             place = rivals.expand(len(found), -1, -1)
             known = self.margins[:, part]
             self.margins[:, part] = known.scatter(-1, place, torch.maximum(found, known.gather(-1, place)))
+            if method == "crown" or (method != "ibp" and self.judge.rule == "elided"):
+                self._learn(part, *logit_bounds(predictor, some, self.judge.rounding, "crown"))
             self._update(part)
 
     def attack(self) -> None:

@@ -30,8 +30,10 @@ from certibayes.inference import (
 )
 from certibayes.inference.fit import HELD_OUT
 from certibayes.likelihoods import (
+    CROWNIBP,
     IBP,
     PGD,
+    Adversary,
     Categorical,
     Exponential,
     Likelihood,
@@ -56,7 +58,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "laplace": Laplace,
     "ensemble": DeepEnsemble,
 }
-LIKELIHOODS = ("standard", "ibp", "pgd")
+LIKELIHOODS = ("standard", "ibp", "crown-ibp", "pgd")
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
 VALIDATE = "validate"
@@ -85,7 +87,8 @@ class TrainSpec:
         dataset: name of the data set.
         architecture: name of the network.
         hidden: widths of the hidden layers of an ``mlp``.
-        likelihood: kind of likelihood; ``ibp`` can be certified, ``pgd`` is adversarial training.
+        likelihood: kind of likelihood; ``ibp`` and the costlier ``crown-ibp`` can be certified, ``pgd`` is adversarial
+            training.
         eps: radius to be certified; training uses 1.1 times that.
         lam: weight of the clean term (two-point).
         radius: distribution of the radius in the robust likelihood.
@@ -226,7 +229,8 @@ class TrainSpec:
     def make_likelihood(self, data: DataSet, ramped: bool = True) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
         radius = self.make_radius()
-        adversary = PGD() if self.likelihood == "pgd" else IBP(self.margins)
+        adversaries: dict[str, Adversary] = {"pgd": PGD(), "crown-ibp": CROWNIBP()}
+        adversary = adversaries.get(self.likelihood, IBP(self.margins))
         ramp = LinearRamp(0.0, self.ramp) if ramped and self.ramp > 0 else None
         if not data.classes:
             return RobustGaussian(self.noise_std, radius, adversary, data.domain, ramp)

@@ -1,6 +1,6 @@
 """p_eps, its schedule, and the robust likelihood over bounds or attacks."""
 
-from certibayes.likelihoods.adversary import IBP, PGD, Adversary
+from certibayes.likelihoods.adversary import CROWNIBP, IBP, PGD, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, per_example_gradients
 from certibayes.likelihoods.categorical import Categorical, RobustCategorical
 from certibayes.likelihoods.gaussian import RobustGaussian
@@ -14,6 +14,7 @@ from certibayes.likelihoods.radius import (
 )
 
 __all__ = [
+    "CROWNIBP",
     "IBP",
     "PGD",
     "Adversary",
