@@ -22,8 +22,8 @@ LIMIT = 60
 
 
 def invoke(*arguments):
-    # Wide, so that no word is broken.
-    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    # Wide, so that no word is broken. (Not by TERMINAL_WIDTH, which typer reads once and for all tests after.)
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")

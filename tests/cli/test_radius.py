@@ -12,7 +12,7 @@ from certibayes.cli import app
 
 
 def invoke(*arguments):
-    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    return CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "200"})
 
 
 @pytest.fixture(scope="module")
