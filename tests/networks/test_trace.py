@@ -273,3 +273,18 @@ def test_observers_see_every_node_and_may_change_it():
     result = graph.evaluate(params, inputs("relu", 2, 0), observe)
     assert seen == [node.name for node in graph.nodes]
     assert bool((result == 0).all())
+
+
+def test_the_check_runs_without_the_rounding_of_low_precision_products():
+    """A caller who lets products be rounded coarsely must not be told that the network mixes its batch."""
+    seen = []
+    net = nn.Linear(3, 2)
+    net.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        trace(net, torch.rand(2, 3))
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert "highest" in seen
