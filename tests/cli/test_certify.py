@@ -87,7 +87,14 @@ def test_a_stopped_command_goes_on(run, tmp_path, monkeypatch):
 def test_ctrl_c_keeps_finished_shards(run, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "certibayes", "certify", str(run), "--samples", "35", "--shard", "2"]
-    process = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, "--out", str(out)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Tests that run in the background of a shell inherit an ignored Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     for _ in range(1200):
         if (out / "shard-00002.safetensors").exists():
             break
