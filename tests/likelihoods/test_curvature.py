@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.likelihoods import Batch, base, categorical, curvature, gaussian, per_example_gradients
+from certibayes.likelihoods import Batch, base, curvature, per_example_gradients
 from certibayes.likelihoods.curvature import applies_to
 
 from .cases import CLASSES, assert_same, case_of, conv_net, full_noise, images, mlp_case
@@ -318,4 +318,3 @@ def test_inputs_are_left_alone():
 def test_the_closed_form_is_used_where_it_should_be():
     assert applies_to(mlp_case(8, 5).graph)
     assert applies_to(case_of(conv_net(), images(2, 1, 5, 5)).graph)
-    assert categorical.applies_to is gaussian.applies_to is applies_to

@@ -21,9 +21,9 @@ from certibayes.bounds.checks import require_domain
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversary import IBP, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
-from certibayes.likelihoods.curvature import BoxObserver, PointObserver, applies_to, layer_gradients
+from certibayes.likelihoods.curvature import BoxObserver, PointObserver
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution, TwoPoint
-from certibayes.likelihoods.robust import draw_noise
+from certibayes.likelihoods.robust import closed_form_gradients, draw_noise
 from certibayes.networks import Graph, Params
 
 
@@ -90,20 +90,14 @@ class RobustGaussian(Likelihood):
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
-        """See the base class; in closed form for interval boxes and a single radius, where the layers have one."""
-        passes = (("point",) if self.radius.clean > 0 else ()) + (("centre", "radius") if len(noise.radii) else ())
-        closed = len(noise.radii) == 0 or (self.adversary.one_box and len(noise.radii) == 1)
-        if not (closed and applies_to(graph)):
-            return super().value_grad_and_squares(graph, params, buffers, batch, noise)
+        """See the base class; in closed form where there is one."""
         weights = {**buffers, **params}
-        return layer_gradients(
-            graph,
-            params,
-            len(batch.inputs),
-            lambda on_point, on_box: self.log_likelihood(graph, weights, batch, noise, on_point, on_box),
-            passes=passes,
-            slope=self.adversary.slope,
-        )
+
+        def evaluate(on_point: PointObserver, on_box: BoxObserver) -> Tensor:
+            return self.log_likelihood(graph, weights, batch, noise, on_point, on_box)
+
+        closed = closed_form_gradients(self.radius, self.adversary, graph, params, batch, noise, evaluate)
+        return super().value_grad_and_squares(graph, params, buffers, batch, noise) if closed is None else closed
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """See the base class: the prediction plus observation noise."""
