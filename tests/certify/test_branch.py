@@ -27,21 +27,30 @@ def plane(seed=0, dtype=torch.float64):
     return trace(net, torch.zeros(1, 2, dtype=dtype))
 
 
-def search_of(graph, params, box, labels, rounding, wanted=100.0):
+def search_of(graph, params, box, labels, rounding):
     """One search over all rivals of all points, begun from linear bounds."""
     boxes = layer_boxes(graph, params, box, rounding)
     specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
     count = rivals.shape[1]
     repeated = {name: type(b)(*(t.repeat_interleave(count, 0) for t in b)) for name, b in boxes.items()}
     known = linear_lower(graph, params, boxes, specification, rounding).flatten()
-    return Search(graph, params, repeated, specification.flatten(0, 1)[:, None], rounding, wanted, known), rivals
+    return Search(graph, params, repeated, specification.flatten(0, 1)[:, None], rounding, known), rivals
+
+
+def asked(search, wanted=100.0):
+    """The same margin of every problem."""
+    return torch.full_like(search.known, wanted)
+
+
+def is_done(search, wanted=100.0):
+    return not search.open(asked(search, wanted)).any()
 
 
 def finish(search, rounds=40):
     for _ in range(rounds):
-        if search.is_done:
+        if is_done(search):
             return
-        search.advance()
+        search.advance(asked(search))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -56,7 +65,7 @@ def test_when_finished_the_bound_is_close_to_the_smallest_margin_there_is(seed):
         grid = x + torch.cartesian_prod(axis, axis)
         outputs = network.graph.evaluate(network.params, grid)
         margins = outputs[:, labels] - outputs[:, rivals[0]]
-    assert search.is_done
+    assert is_done(search)
     smallest = margins.amin(0)
     assert (search.bounds <= smallest + 1e-9).all()
     # Where every sign is fixed, a few steps on the multipliers are not the last word; nor is a grid.
@@ -87,17 +96,35 @@ def test_no_point_of_the_ball_is_below_the_bound_after_any_round(name, seed):
             assert (search.bounds <= smallest).all()
             assert (search.bounds >= before).all()
             before = search.bounds
-            if search.is_done:
+            if is_done(search):
                 break
-            search.advance()
+            search.advance(asked(search))
 
 
 def test_it_stops_at_the_wanted_margin_and_claims_no_more():
     network = plane(1)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
-        search, _ = search_of(network.graph, network.params, ideal_box(x, 0.2), labels, IDEAL, wanted=-50.0)
-    assert search.is_done
+        search, _ = search_of(network.graph, network.params, ideal_box(x, 0.2), labels, IDEAL)
+    assert is_done(search, -50.0)
+
+
+def test_a_higher_margin_opens_leaves_again():
+    network = plane(2)
+    x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
+    with torch.no_grad():
+        at_once, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
+        roots = at_once.bounds
+        finish(at_once, 60)
+        in_steps, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
+        halfway = (roots + at_once.bounds) / 2
+        while in_steps.open(halfway).any():
+            in_steps.advance(halfway)
+        reached = in_steps.bounds
+        finish(in_steps, 60)
+    assert (at_once.bounds > roots + 0.01).all()
+    assert (reached >= halfway).all()
+    torch.testing.assert_close(in_steps.bounds, at_once.bounds, atol=5 * CLOSE, rtol=0)
 
 
 def test_what_is_left_when_time_is_up_keeps_its_bounds():
@@ -106,7 +133,7 @@ def test_what_is_left_when_time_is_up_keeps_its_bounds():
     with torch.no_grad():
         search, _ = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
         before, leaves = search.bounds.clone(), len(search.leaves.problem)
-        search.advance(lambda: True)
+        search.advance(asked(search), lambda: True)
     assert torch.equal(search.bounds, before)
     assert len(search.leaves.problem) == leaves
 
@@ -148,7 +175,7 @@ def digits():
 class TestCertify:
     def test_splitting_proves_more_and_every_point_has_one_answer(self, predictor, digits):
         x, y = digits
-        settings = {"eps": 0.05, "domain": (0.0, 1.0), "rule": "best"}
+        settings = {"eps": 0.05, "domain": (0.0, 1.0), "rule": "best", "bounds": "crown"}
         plain = cb.certify(predictor, x, y, **settings)
         split = cb.certify(predictor, x, y, budget=20.0, **settings)
         assert (split.certified | ~plain.certified).all()

@@ -293,5 +293,5 @@ def test_statements_tell_radii_of_points_from_radii_of_inputs():
 
 
 def test_best_takes_the_tightest_bounds_by_default():
-    assert cb.certify(_predictor(), _points(2), eps=0.01, rule="best").bounds == "alpha-crown"
+    assert cb.certify(_predictor(), _points(2), eps=0.01, rule="best").bounds == "hull"
     assert cb.certify(_predictor(), _points(2), eps=0.01, rule="elided").bounds == "ibp"

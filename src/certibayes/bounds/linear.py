@@ -12,12 +12,14 @@ interval bound with the last layer folded in, and the result is the better of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Box
 from certibayes.bounds.interval import interval_bounds
+from certibayes.bounds.planes import PlanesByNode, planed_layers, raise_units
 from certibayes.bounds.registry import LinearRule, rules_for
 from certibayes.bounds.relaxation import Step, dot, paid_units, sum_error, vanished
 from certibayes.bounds.rounding import IDEAL, Rounding
@@ -54,6 +56,7 @@ def linear_lower(
     folded_only: bool = False,
     at_input_only: bool = False,
     multipliers: Mapping[str, Tensor] | None = None,
+    planes: PlanesByNode | None = None,
     observe: Callable[[str, Tensor], None] | None = None,
 ) -> Tensor:
     """Bound linear functions of the network's outputs from below.
@@ -70,6 +73,7 @@ def linear_lower(
         multipliers: by activation, (B, S, *shape): β where its input z is known to be >= 0, -β where it is known to be
             <= 0, for any β >= 0. Since β |z| >= 0 may be subtracted from a lower bound, they are subtracted from the
             coefficients on z (beta-CROWN; Wang et al., 2021).
+        planes: above some units of ReLU nodes, by name; see ``bounds.planes``.
         observe: told the coefficients on each node's output, by name, and those on the input.
 
     Returns:
@@ -81,6 +85,23 @@ def linear_lower(
     unpaid = {graph.nodes[-1].name: 0}
     constant = _Sum(specification, rounding)
     folded: Tensor | None = None
+    planed = planed_layers(graph) if planes else {}
+
+    def travel(name: str, arrived: Tensor, late: int) -> None:
+        """Let coefficients arrive at the output of a node."""
+        together = name in pending
+        if rounding.outward:
+            constant.add(vanished(boxes[name], rounding))
+        if rounding.outward and (together or late == PATIENCE):
+            # Where coefficients meet they may cancel, so what each may be off by is paid for before.
+            constant.add(paid_units(arrived, boxes[name], rounding))
+            late = 0
+        if together:
+            if rounding.outward:
+                constant.add(paid_units(pending[name], boxes[name], rounding))
+            arrived = pending[name] + arrived
+        pending[name], unpaid[name] = arrived, late
+
     for node in reversed(graph.nodes):
         if node.name not in pending:
             continue
@@ -90,26 +111,23 @@ def linear_lower(
         step = Step(coefficients, inputs, boxes[node.name], rounding, slope)
         if observe is not None:
             observe(node.name, coefficients)
+        if planes and node.name in planes:
+            source = planed[node.name]
+            fed = source.inputs[0]
+            raised = raise_units(
+                planes[node.name], coefficients, source.weights(params), boxes[fed], boxes[node.name], rounding
+            )
+            constant.add(raised.constant)
+            travel(fed, raised.coefficients, 0)
+            step = replace(step, coefficients=raised.rest)
         back = _linear_rule(node)(node.operation, node.weights(params), step)
         constant.add(back.constant)
-        if multipliers is not None and node.name in multipliers:
+        if multipliers and node.name in multipliers:
             if rounding.outward:
                 constant.add(paid_units(back.coefficients[0], inputs[0], rounding))
             back = back._replace(coefficients=(back.coefficients[0] - multipliers[node.name],))
         for name, arrived in zip(node.inputs, back.coefficients, strict=True):
-            late = 0 if back.paid else waiting + 1
-            together = name in pending
-            if rounding.outward:
-                constant.add(vanished(boxes[name], rounding))
-            if rounding.outward and (together or late == PATIENCE):
-                # Where coefficients meet they may cancel, so what each may be off by is paid for before.
-                constant.add(paid_units(arrived, boxes[name], rounding))
-                late = 0
-            if together:
-                if rounding.outward:
-                    constant.add(paid_units(pending[name], boxes[name], rounding))
-                arrived = pending[name] + arrived
-            pending[name], unpaid[name] = arrived, late
+            travel(name, arrived, 0 if back.paid else waiting + 1)
         if node is graph.nodes[-1] and len(pending) == 1:
             # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
             folded = constant.total(_put_in(*_only(pending, boxes), rounding))

@@ -1,22 +1,139 @@
-"""Optimised slopes (alpha-CROWN; Xu et al., 2021): the lower slopes of unstable activations that bound best.
+"""Optimised relaxations: the slopes, planes and multipliers that bound best.
 
-Any slopes in [0, 1] give a sound bound, so they may be found in any arithmetic by gradient ascent; the bound that is
-returned is computed once more with rounding, and is never worse than the one at slopes 0, where the search begins.
+Any lower slopes of unstable activations in [0, 1] give a sound bound (alpha-CROWN; Xu et al., 2021), and so do any
+shares of planes above ReLU units (``bounds.planes``) and any multipliers >= 0 of signs that are fixed (beta-CROWN; Wang
+et al., 2021). So they may be found in any arithmetic by gradient ascent; the bound that is returned is computed once
+more with rounding, and is never worse than the one at slopes 0, where the search begins.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from certibayes.bounds.linear import Boxes, linear_lower
+from certibayes.bounds.planes import Planes, chord_planes, planed_layers
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Params
 from certibayes.networks.operations import LeakyReLU, ReLU
 
 STEPS = 10
-RATE = 0.4
-"""Of Adam; slopes live in [0, 1]."""
+"""Of ascent for slopes alone."""
+
+HULL_STEPS = 40
+"""Of ascent for slopes and planes together."""
+
+RATES = (0.4, 0.2, 0.2)
+"""Of Adam, for slopes, shares and multipliers."""
+
+MOST_PLANES = 128
+"""Units of a layer that have planes, for each quantity; others keep their chords."""
+
+Values = dict[str, Tensor]
+
+
+class Relaxation(NamedTuple):
+    """What linear bounds are free to choose, by node.
+
+    Attributes:
+        slopes: lower slopes of unstable activations, in [0, 1], (B, S, *shape).
+        planes: above ReLU units.
+        multipliers: of signs that are fixed, >= 0, (B, S, *shape).
+    """
+
+    slopes: Values
+    planes: dict[str, Planes]
+    multipliers: Values
+
+
+def begin(
+    graph: Graph, params: Params, boxes: Boxes, specification: Tensor, hull: bool, signs: Mapping[str, Tensor]
+) -> Relaxation:
+    """Return slopes 0, planes that are chords if ``hull`` is wanted, and multipliers 0 of the ``signs`` that are fixed.
+
+    Args:
+        graph: the network.
+        params: parameters and buffers of one sample.
+        boxes: from ``layer_boxes``.
+        specification: coefficients on the outputs, (B, S, *output_shape).
+        hull: whether to have planes at all.
+        signs: by ReLU node: 1 or -1 where the sign of what it takes in is known, else 0; (B, S, *shape).
+    """
+    kinked = [node for node in graph.nodes if isinstance(node.operation, (ReLU, LeakyReLU))]
+    slopes = {node.name: specification.new_zeros(*specification.shape[:2], *node.shape) for node in kinked}
+    planes: dict[str, Planes] = {}
+    layers = planed_layers(graph) if hull else {}
+    if layers:
+        on: Values = {}
+        linear_lower(graph, params, boxes, specification, observe=on.__setitem__)
+        for name, layer in layers.items():
+            width = layer.weights(params)["weight"].shape[1]
+            planes[name] = chord_planes(on[name], boxes[layer.name], width, MOST_PLANES)
+    return Relaxation(slopes, planes, {name: torch.zeros_like(sign) for name, sign in signs.items()})
+
+
+def ascend(
+    graph: Graph,
+    params: Params,
+    boxes: Boxes,
+    specification: Tensor,
+    start: Relaxation,
+    signs: Mapping[str, Tensor],
+    steps: int,
+) -> Relaxation:
+    """Raise the bounds by ``steps`` of Adam with a rate that falls to 0, each quantity with freedoms of its own."""
+    groups: list[Values] = [
+        dict(start.slopes),
+        {name: planes.shares for name, planes in start.planes.items()},
+        dict(start.multipliers),
+    ]
+
+    def relaxation(slopes: Values, shares: Values, multipliers: Values) -> Relaxation:
+        planes = {name: start.planes[name]._replace(shares=share) for name, share in shares.items()}
+        return Relaxation(slopes, planes, multipliers)
+
+    def total(groups: list[Values]) -> Tensor:
+        # Not the better of this bound and the folded one, which has no slope to climb.
+        return bound_with(relaxation(*groups), graph, params, boxes, specification, IDEAL, signs, True).sum()
+
+    moments: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
+    for step in range(1, steps + 1):
+        gradients = torch.func.grad(total)(groups)
+        for index, gradient in enumerate(gradients):
+            rate = RATES[index] * (1 - (step - 1) / steps) / (1 - 0.9**step) * (1 - 0.99**step) ** 0.5
+            for name, g in gradient.items():
+                if step == 1:
+                    moments[index, name] = 0.1 * g, 0.01 * g * g
+                else:
+                    mean, square = moments[index, name]
+                    mean.mul_(0.9).add_(g, alpha=0.1)
+                    square.mul_(0.99).add_(g * g, alpha=0.01)
+                mean, square = moments[index, name]
+                moved = groups[index][name] + rate * (mean / (square.sqrt() + 1e-12))
+                groups[index][name] = moved.clamp(0.0, 1.0 if index < 2 else None)
+    return relaxation(*groups)
+
+
+def bound_with(
+    chosen: Relaxation,
+    graph: Graph,
+    params: Params,
+    boxes: Boxes,
+    specification: Tensor,
+    rounding: Rounding,
+    signs: Mapping[str, Tensor],
+    at_input_only: bool = False,
+    observe: Callable[[str, Tensor], None] | None = None,
+) -> Tensor:
+    """Return the linear bound (B, S) of a relaxation; see ``linear_lower``."""
+    signed = {name: chosen.multipliers[name] * sign for name, sign in signs.items()}
+    return linear_lower(
+        graph, params, boxes, specification, rounding, chosen.slopes, at_input_only=at_input_only,
+        multipliers=signed, planes=chosen.planes, observe=observe,
+    )  # fmt: skip
 
 
 def optimised_lower(
@@ -25,42 +142,27 @@ def optimised_lower(
     boxes: Boxes,
     specification: Tensor,
     rounding: Rounding = IDEAL,
-    steps: int = STEPS,
+    steps: int | None = None,
+    hull: bool = False,
 ) -> Tensor:
-    """Bound linear functions of the outputs from below, with the best slopes that ``steps`` of ascent find.
+    """Bound linear functions of the outputs from below, with the best relaxation that ``steps`` of ascent find.
 
     Args:
         graph: the network.
         params: parameters and buffers of one sample.
         boxes: from ``layer_boxes``, with the same rounding.
-        specification: coefficients on the outputs, (B, S, *output_shape); every quantity has slopes of its own.
+        specification: coefficients on the outputs, (B, S, *output_shape).
         rounding: of the program that runs, or ``IDEAL``.
-        steps: of gradient ascent.
+        steps: of gradient ascent; ``STEPS``, or ``HULL_STEPS`` with planes.
+        hull: whether to have planes above ReLU units; this cannot be mapped over networks.
 
     Returns:
         Lower bounds (B, S) in float64.
     """
     plain = linear_lower(graph, params, boxes, specification, rounding)
-    shape = specification.shape[:2]
-    slopes = {
-        node.name: specification.new_zeros(*shape, *node.shape)
-        for node in graph.nodes
-        if isinstance(node.operation, (ReLU, LeakyReLU))
-    }
-    if not slopes or steps == 0:
+    steps = (HULL_STEPS if hull else STEPS) if steps is None else steps
+    start = begin(graph, params, boxes, specification, hull, {})
+    if not start.slopes or steps == 0:
         return plain
-    first = {name: torch.zeros_like(s) for name, s in slopes.items()}
-    second = {name: torch.zeros_like(s) for name, s in slopes.items()}
-
-    def total(slopes: dict[str, Tensor]) -> Tensor:
-        return linear_lower(graph, params, boxes, specification, IDEAL, slopes, at_input_only=True).sum()
-
-    for step in range(1, steps + 1):
-        gradient = torch.func.grad(total)(slopes)
-        rate = RATE * (1 - (step - 1) / steps)
-        for name, g in gradient.items():
-            first[name] = 0.9 * first[name] + 0.1 * g
-            second[name] = 0.99 * second[name] + 0.01 * g * g
-            move = first[name] / (1 - 0.9**step) / ((second[name] / (1 - 0.99**step)).sqrt() + 1e-12)
-            slopes[name] = (slopes[name] + rate * move).clamp(0.0, 1.0)
-    return torch.maximum(plain, linear_lower(graph, params, boxes, specification, rounding, slopes))
+    best = ascend(graph, params, boxes, specification, start, {}, steps)
+    return torch.maximum(plain, bound_with(best, graph, params, boxes, specification, rounding, {}))

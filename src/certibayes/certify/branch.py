@@ -2,8 +2,8 @@
 
 A ReLU whose input may have either sign is what linear bounds lose by. On a branch where its sign is fixed it loses
 nothing, and the smallest bound of all branches holds for the whole box. Leaves below the wanted margin are split and
-bounded again with optimised slopes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et al., 2021;
-Bunel et al., 2020). It can be stopped at any time; what is proved stays proved.
+bounded again with optimised slopes and planes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
+al., 2021; Bunel et al., 2020). It can be stopped at any time; what is proved stays proved.
 
 Which activation to split: the linear bound of a leaf has its minimum at a corner x* of the box. What the network
 really gives there exceeds the bound by what each relaxation loses at x*; the largest loss is split. The margin at x* is
@@ -19,20 +19,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds import IDEAL, Box, Rounding, linear_lower
+from certibayes.bounds import Box, Rounding
 from certibayes.bounds.linear import Boxes
+from certibayes.bounds.optimise import Relaxation, ascend, begin, bound_with
+from certibayes.bounds.planes import Planes, plane_values
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import ReLU
 
-STEPS = 8
-"""Of gradient ascent on slopes and multipliers, for each new leaf."""
+ROOT_STEPS = 40
+"""Of gradient ascent on slopes and planes before anything is split."""
 
-RATES = (0.4, 0.2)
-"""Of Adam, for slopes and for multipliers."""
+STEPS = 20
+"""The same with multipliers, for each new leaf."""
 
-LEAVES = 2048
-"""Leaves bounded at once."""
+LEAVES = 32
+"""Leaves bounded at once on a CPU: their planes should stay in its cache."""
+
+LEAVES_ON_GPU = 2048
 
 CLOSE = 0.01
 """How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
@@ -72,8 +76,8 @@ class Search:
         boxes: of every node for every problem, (P, ...), from ``layer_boxes``.
         specification: coefficients of each problem's margin on the outputs, (P, 1, *output_shape).
         rounding: of the program that runs.
-        wanted: margin at which a problem needs no further work.
-        bounds: best known lower bound of each problem, float64 (P,).
+        known: lower bounds that are known already, float64 (P,).
+        ended: tells when to stop; what is not bounded by then keeps its known bound.
     """
 
     graph: Graph
@@ -81,50 +85,45 @@ class Search:
     boxes: Boxes
     specification: Tensor
     rounding: Rounding
-    wanted: float
-    bounds: Tensor
+    known: Tensor
+    ended: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self.relus = [node for node in self.graph.nodes if isinstance(node.operation, ReLU)]
         self.sizes = [torch.Size(node.shape).numel() for node in self.relus]
-        count, device = len(self.bounds), self.bounds.device
+        count, device = len(self.known), self.known.device
         signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
         roots = torch.arange(count, device=device)
-        self.smallest_found = torch.full_like(self.bounds, torch.inf)
-        self.frozen = torch.full_like(self.bounds, torch.inf)
+        self.smallest_found = torch.full_like(self.known, torch.inf)
         self.worst_inputs = self.boxes[INPUT].centre.clone()
-        self.leaves = self._close(self._bounded(roots, signs, self.bounds))
+        nothing = torch.zeros_like(self.known)
+        unknown = Leaves(roots, signs, self.known, torch.zeros_like(roots), nothing, self.smallest_found)
+        self.leaves = self._in_parts(unknown, lambda part: self._bounded(part.problem, part.signs, part.bound, True))
 
     @property
-    def is_done(self) -> bool:
-        """Whether nothing is left to split."""
-        return len(self.leaves.problem) == 0
+    def bounds(self) -> Tensor:
+        """Best known lower bound of each problem, float64 (P,)."""
+        worst = torch.full_like(self.known, torch.inf)
+        worst = worst.scatter_reduce(0, self.leaves.problem, self.leaves.bound, "amin")
+        return torch.maximum(self.known, worst)
 
-    def advance(self, ended: Callable[[], bool] = lambda: False) -> None:
+    def open(self, wanted: Tensor) -> Tensor:
+        """Tell which leaves have to be split for margins that are ``wanted`` of each problem, (P,)."""
+        target = torch.minimum(wanted, self.smallest_found - CLOSE)
+        return (self.leaves.bound < target[self.leaves.problem]) & (self.leaves.loss > 0)
+
+    def advance(self, wanted: Tensor, ended: Callable[[], bool] = lambda: False) -> None:
         """Split every open leaf once, or as many as there is time for."""
-        grown: list[Leaves] = []
-        order = torch.arange(len(self.leaves.problem), device=self.bounds.device)
-        for part in order.split(LEAVES // 2):
-            leaves = self.leaves.take(part)
-            # What there is no time for stays as it is.
-            grown.append(leaves if ended() else self._split(leaves))
-        joined = Leaves(*(torch.cat(column) for column in zip(*grown, strict=True)))
-        self.leaves = self._close(joined)
+        self.ended = ended
+        chosen = self.open(wanted)
+        grown = self._in_parts(self.leaves.take(chosen), self._split)
+        self.leaves = _joined([self.leaves.take(~chosen), grown])
 
-    def _close(self, leaves: Leaves) -> Leaves:
-        """Forget leaves that are done with, and bound each problem by the worst that is left of it."""
-        self.smallest_found = self.smallest_found.scatter_reduce(0, leaves.problem, leaves.found, "amin")
-        # It only ever falls, so leaves that were forgotten had reached more than it asks for now.
-        target = (self.smallest_found - CLOSE).clamp(max=self.wanted)
-        open_still = leaves.bound < target[leaves.problem]
-        stuck = open_still & ~(leaves.loss > 0)
-        unbounded = torch.full_like(leaves.bound, torch.inf)
-        held = torch.where(stuck, leaves.bound, unbounded)
-        self.frozen = self.frozen.scatter_reduce(0, leaves.problem, held, "amin")
-        low = torch.where(open_still, leaves.bound, unbounded)
-        worst = torch.minimum(target, self.frozen).scatter_reduce(0, leaves.problem, low, "amin")
-        self.bounds = torch.maximum(self.bounds, worst)
-        return leaves.take(open_still & ~stuck)
+    def _in_parts(self, leaves: Leaves, work: Callable[[Leaves], Leaves]) -> Leaves:
+        """Do some work on all leaves, as many at once as is good, until time is over."""
+        at_once = LEAVES_ON_GPU if self.known.is_cuda else LEAVES
+        parts = torch.arange(len(leaves.problem), device=self.known.device).split(at_once)
+        return _joined([leaves.take(part) if self.ended() else work(leaves.take(part)) for part in parts])
 
     def _split(self, leaves: Leaves) -> Leaves:
         """Return the two children of every leaf."""
@@ -135,22 +134,22 @@ class Search:
             both.append(signs)
         return self._bounded(leaves.problem.repeat(2), torch.cat(both), leaves.bound.repeat(2))
 
-    def _bounded(self, problem: Tensor, signs: Tensor, known: Tensor) -> Leaves:
-        """Bound leaves with optimised slopes and multipliers; ``known`` are bounds that hold for them already."""
+    def _bounded(self, problem: Tensor, signs: Tensor, known: Tensor, is_root: bool = False) -> Leaves:
+        """Bound leaves with an optimised relaxation; ``known`` are bounds that hold for them already."""
         boxes, specification = self._boxes(problem, signs), self.specification[problem]
         sign = {name: s[:, None].to(specification.dtype) for name, s in self._by_node(signs).items()}
-        slopes, betas = self._optimised(boxes, specification, sign)
-        multipliers = {name: beta * sign[name] for name, beta in betas.items()}
+        sign = {} if is_root else sign
+        network = self.graph, self.params, boxes, specification
+        chosen = ascend(*network, begin(*network, True, sign), sign, ROOT_STEPS if is_root else STEPS)
         coefficients: dict[str, Tensor] = {}
-        bound = linear_lower(
-            self.graph, self.params, boxes, specification, self.rounding, slopes, multipliers=multipliers,
-            observe=lambda name, c: coefficients.update({name: c[:, 0]}),
-        )[:, 0]  # fmt: skip
+        bound = bound_with(
+            chosen, *network, self.rounding, sign, observe=lambda name, c: coefficients.update({name: c[:, 0]})
+        )[:, 0]
         corner = boxes[INPUT].centre - boxes[INPUT].radius * coefficients[INPUT].sign()
-        losses, found = self._losses(corner, boxes, specification, coefficients, slopes, signs)
+        losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
         loss, choice = losses.max(1)
-        best = self.smallest_found.scatter_reduce(0, problem, found, "amin")
-        closest = (found == best[problem]).nonzero().squeeze(-1)
+        self.smallest_found = self.smallest_found.scatter_reduce(0, problem, found, "amin")
+        closest = (found == self.smallest_found[problem]).nonzero().squeeze(-1)
         self.worst_inputs[problem[closest]] = corner[closest]
         return Leaves(problem, signs, torch.maximum(bound, known), choice, loss, found)
 
@@ -178,58 +177,46 @@ class Search:
             )
         return boxes
 
-    def _optimised(
-        self, boxes: Boxes, specification: Tensor, sign: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Find good slopes and multipliers by Adam; any in their ranges are sound."""
-        slopes = {name: torch.zeros_like(s) for name, s in sign.items()}
-        betas = {name: torch.zeros_like(s) for name, s in sign.items()}
-
-        def total(slopes: dict[str, Tensor], betas: dict[str, Tensor]) -> Tensor:
-            signed = {name: beta * sign[name] for name, beta in betas.items()}
-            lower = linear_lower(
-                self.graph, self.params, boxes, specification, IDEAL, slopes, at_input_only=True, multipliers=signed
-            )
-            return lower.sum()
-
-        moments: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
-        for step in range(1, STEPS + 1):
-            gradients = torch.func.grad(total, argnums=(0, 1))(slopes, betas)
-            for index, (values, gradient) in enumerate(zip((slopes, betas), gradients, strict=True)):
-                for name, g in gradient.items():
-                    first, second = moments.get((index, name), (torch.zeros_like(g), torch.zeros_like(g)))
-                    first, second = 0.9 * first + 0.1 * g, 0.99 * second + 0.01 * g * g
-                    moments[index, name] = first, second
-                    move = first / (1 - 0.9**step) / ((second / (1 - 0.99**step)).sqrt() + 1e-12)
-                    values[name] = (values[name] + RATES[index] * move).clamp(min=0.0)
-                    values[name] = values[name].clamp(max=1.0) if index == 0 else values[name] * sign[name].abs()
-        return slopes, betas
-
     def _losses(
         self,
         corner: Tensor,
         boxes: Boxes,
         specification: Tensor,
         coefficients: dict[str, Tensor],
-        slopes: dict[str, Tensor],
+        chosen: Relaxation,
         signs: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return what each relaxation loses at a corner, (L, H), and the margin of the network there, (L,)."""
-        inputs: dict[str, Tensor] = {}
+        values: dict[str, Tensor] = {INPUT: corner}
 
-        def remember(node: Node, values: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if isinstance(node.operation, ReLU):
-                inputs[node.name] = values[0]
+        def remember(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            values[node.name] = output
             return output
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
         losses = []
         for node in self.relus:
-            z, c, box = inputs[node.name], coefficients[node.name], boxes[node.inputs[0]]
+            z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius
-            chord = (high / (high - low).clamp(min=1e-30)) * (z - low)
-            line = torch.where(c > 0, slopes[node.name][:, 0] * z, chord)
+            above = (high / (high - low).clamp(min=1e-30)) * (z - low)
+            if node.name in chosen.planes:
+                above = self._under_planes(above, node, chosen.planes[node.name], boxes, values)
+            line = torch.where(c > 0, chosen.slopes[node.name][:, 0] * z, above)
             loss = c * (z.clamp(min=0) - line)
             losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
         return torch.cat(losses, 1).masked_fill(signs != 0, 0.0).clamp(min=0.0), margin.double()
+
+    def _under_planes(
+        self, above: Tensor, node: Node, planes: Planes, boxes: Boxes, values: dict[str, Tensor]
+    ) -> Tensor:
+        """Put the values of planes, where there are any, into upper bounds of units, (L, H)."""
+        source = next(other for other in self.graph.nodes if other.name == node.inputs[0])
+        fed = source.inputs[0]
+        at = plane_values(planes, source.weights(self.params), boxes[fed], values[fed])
+        units, in_use = planes.units[:, 0], planes.in_use[:, 0]
+        return above.scatter(1, units, torch.where(in_use, at[:, 0], above.gather(1, units)))
+
+
+def _joined(parts: list[Leaves]) -> Leaves:
+    return Leaves(*(torch.cat(column) for column in zip(*parts, strict=True)))

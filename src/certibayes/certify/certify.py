@@ -43,8 +43,8 @@ def certify(
         y: labels (B,); a point is certified if the ball is classified as its label. By default the predicted classes.
         eps: l-infinity radius: a number, one for each point (B,), or one for each input value, broadcasting against
             ``x``; where it is 0, the input does not change.
-        bounds: ``"ibp"``, ``"crown"`` or ``"alpha-crown"``; for the rule ``best`` the tightest that may be tried. By
-            default ``"ibp"``, and for ``best`` ``"alpha-crown"``.
+        bounds: ``"ibp"``, ``"crown"``, ``"alpha-crown"`` or ``"hull"``; for the rule ``best`` the tightest that may be
+            tried. By default ``"ibp"``, and for ``best`` ``"hull"``.
         rule: ``"theorem1"``, ``"pairwise"``, ``"elided"`` or ``"best"``, each at least as strong as the one before (but
             ``best`` optimises slopes only against the rivals that keep a point open, ``elided`` against all).
         domain: smallest and largest value an input can take; the ball is intersected with it.
@@ -60,7 +60,7 @@ def certify(
         InvalidInput: the points, labels or settings cannot be used.
         UnsoundBounds: a bound came out NaN, infinite or inverted; nothing is concluded from it.
     """
-    bounds = ("alpha-crown" if rule == "best" else "ibp") if bounds is None else bounds
+    bounds = ("hull" if rule == "best" else "ibp") if bounds is None else bounds
     _require_settings(predictor, bounds, rule, batch_size)
     require_count(memory, "memory")
     if budget is not None and not (math.isfinite(budget) and budget > 0 and rule == "best"):

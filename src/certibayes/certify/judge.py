@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from certibayes.attack.pgd import PGDSettings, pgd
 from certibayes.bounds import Box, Domain, ball
 from certibayes.certify.network_bounds import BOUNDS, batch_for, logit_bounds, margin_bounds
-from certibayes.certify.refine import WANTED, refine
+from certibayes.certify.refine import Found, Refinement
 from certibayes.certify.rules import (
     MARGIN_RULES,
     RULES,
@@ -27,6 +28,16 @@ from certibayes.prediction import Predictor
 ALL_RULES = (*RULES, *MARGIN_RULES)
 
 ATTACK = PGDSettings(steps=40, restarts=2)
+
+SATURATED = 4.0
+"""A margin above which a network's probabilities have little to gain; no effort is spent on it."""
+
+WANTED = (0.05, 1.0, SATURATED)
+"""Margins asked for by splitting: little from every network first, then more from those that can give more, to make up
+for those that cannot."""
+
+TELLING = 8
+"""After so many networks, a rival that beats the label in their mean, each at its own worst input, is given up."""
 
 
 class Points(NamedTuple):
@@ -88,17 +99,23 @@ class Judge:
             return Verdict(margin, means, attacked, points.x)
         batch = _Batch(self, points, lower, upper)
         if self.rule == "elided":
-            batch.tighten(self.bounds, torch.isfinite(batch.values[0]))
+            every = torch.isfinite(batch.values[0])
+            batch.tighten("crown" if self.bounds == "hull" else self.bounds, every)
+            if self.bounds == "hull":
+                batch.enclose(every)
             return Verdict(margin_of(batch.values), means, attacked, points.x)
-        for method in BOUNDS[: BOUNDS.index(self.bounds) + 1]:
+        for method in BOUNDS[: min(2, BOUNDS.index(self.bounds) + 1)]:
             batch.tighten(method, batch.open)
-            if method != "alpha-crown":
-                # The margins of the other rivals matter as well, less; too little to optimise slopes for them.
-                batch.tighten(method, torch.isfinite(batch.values[0]) & batch.open.any(-1, keepdim=True))
-        if until is not None:
+            # The margins of the other rivals matter as well, less; too little to optimise for them.
+            batch.tighten(method, torch.isfinite(batch.values[0]) & batch.open.any(-1, keepdim=True))
+        if self.bounds == "alpha-crown":
+            batch.tighten("alpha-crown", batch.open)
+        if until is not None or self.bounds == "hull":
+            # Attacks are cheap, and no effort is spent on points that fall to them.
             batch.attack()
-            for wanted in WANTED:
-                batch.split(wanted, until)
+            batch.enclose(batch.open, torch.inf if until is None else until)
+        if until is not None:
+            batch.split(until)
         return Verdict(margin_of(batch.values), means, batch.attacked, batch.inputs)
 
 
@@ -184,20 +201,66 @@ class _Batch:
         self.attacked[part[broken]] = True
         self.inputs[part[broken]] = inside[broken]
 
-    def split(self, wanted: float, until: float) -> None:
-        """Bound margins of open points by branch and bound, and try the inputs it comes upon."""
-        pairs = self.open.nonzero()
-        if len(pairs) == 0 or time.monotonic() >= until:
-            return
-        point, rival = pairs.T
-        box = Box(self.points.box.centre[point], self.points.box.radius[point])
-        found = refine(
-            self.judge.predictor, box, self.points.labels[point], rival, self.margins[:, point, rival],
-            self.judge.rounding, wanted, until,
+    def enclose(self, wanted: Tensor, until: float = torch.inf) -> None:
+        """Bound margins against the rivals that are wanted, (B, C), with planes, one network after the other."""
+        self.point, self.rival = wanted.nonzero().T
+        box = self.points.box
+        self.refinement = Refinement(
+            self.judge.predictor, Box(box.centre[self.point], box.radius[self.point]),
+            self.points.labels[self.point], self.rival, self.judge.rounding,
         )  # fmt: skip
-        self.margins[:, point, rival] = torch.maximum(self.margins[:, point, rival], found.margins)
+        self.smallest = torch.full_like(self.margins[:, self.point, self.rival], torch.inf)
+        networks = len(self.margins)
+        for index in range(networks):
+            known = self.margins[index, self.point, self.rival]
+            which = (self._promising & (known < SATURATED)).nonzero().squeeze(-1)
+            if len(which) > 0:
+                ended = _share(until, networks - index)
+                self._take_in(index, self.refinement.begin(index, which, known[which], ended))
+
+    @property
+    def _promising(self) -> Tensor:
+        """Which of the pairs (P,) of point and rival may still be proved by better margins."""
+        if self.judge.rule == "elided":
+            return torch.ones_like(self.point, dtype=torch.bool)
+        is_seen = self.smallest < torch.inf
+        seen = is_seen.sum(0)
+        # No margin can be bounded by more than the network really gives.
+        most = self.margins[:, self.point].scatter(
+            -1, self.rival.expand_as(is_seen)[..., None], self.smallest[..., None]
+        )
+        values = elided_values(most, self.upper_margins[:, self.point], self.points.labels[self.point])
+        values = values.gather(-1, self.rival.expand_as(is_seen)[..., None]).squeeze(-1)
+        total = torch.where(is_seen, values, torch.zeros_like(values)).sum(0)
+        return self.open[self.point, self.rival] & ((seen < TELLING) | (total > 0))
+
+    def _take_in(self, index: int, found: Found) -> None:
+        """Draw from what was found for one network what it says about probabilities, and try its worst inputs."""
+        point, rival = self.point[found.which], self.rival[found.which]
+        self.margins[index, point, rival] = torch.maximum(self.margins[index, point, rival], found.margins)
+        self.smallest[index, found.which] = found.smallest
         self._update(point.unique())
-        for inputs in found.inputs:
-            still = self.open.any(-1)[point]
-            if bool(still.any()):
-                self._try(point[still], inputs[still])
+        still = self.open[point].any(-1)
+        if bool(still.any()):
+            self._try(point[still], found.inputs[still])
+
+    def split(self, until: float) -> None:
+        """Split what is still open, for margins that rise from pass to pass."""
+        networks = len(self.margins)
+        for wanted in WANTED:
+            goes_on = True
+            while goes_on and time.monotonic() < until:
+                goes_on = False
+                for index in self.refinement.searches:
+                    promising = self._promising
+                    aim = torch.where(promising, wanted, -torch.inf)
+                    if self.refinement.split(index, aim.double(), _share(until, networks - index)):
+                        goes_on = True
+                        self._take_in(index, self.refinement.found(index))
+
+
+def _share(until: float, parts: int) -> Callable[[], bool]:
+    """Tell when an equal share of the time that is left is over."""
+    now = time.monotonic()
+    end = now + (until - now) / parts
+    return lambda: time.monotonic() > end

@@ -16,8 +16,9 @@ from certibayes.networks.operations import Reshape
 from certibayes.networks.samples import each
 from certibayes.prediction import Predictor
 
-BOUNDS = ("ibp", "crown", "alpha-crown")
-"""From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimised slopes."""
+BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
+"""From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimised slopes, and with
+planes over the hulls of ReLU units as well."""
 
 MEMORY = 2 * 2**30
 """Bytes that the coefficients of linear bounds may take, unless told otherwise."""

@@ -1,8 +1,9 @@
-"""Splitting for a whole predictor: every network's margins on the points that are still open, within a time limit."""
+"""Tight margins for a whole predictor: the searches of all its networks on the points that are still open."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -14,76 +15,77 @@ from certibayes.networks import direct_sums
 from certibayes.networks.samples import pick
 from certibayes.prediction import Predictor
 
-WANTED = (0.05, 1.0, 4.0)
-"""Margins asked for, one pass after the other: little from every network first, then more from those that can give
-more, to make up for those that cannot."""
 
-ROUNDS = 16
-"""Splits of every open leaf in a pass, at most."""
-
-MANY = 4096
-"""Leaves of one network at which a pass ends."""
-
-
-class Refined(NamedTuple):
-    """What splitting found.
+class Found(NamedTuple):
+    """What is known of some problems for one network.
 
     Attributes:
-        margins: lower bounds, float64 (N, P).
-        inputs: for each problem, the inputs at which networks came closest to the rival, (N, P, *input_shape).
+        which: of the problems, (Q,).
+        margins: lower bounds, float64 (Q,).
+        smallest: margins that the network really has at ``inputs``, float64 (Q,).
+        inputs: where it came closest to the rival, (Q, *input_shape).
     """
 
+    which: Tensor
     margins: Tensor
+    smallest: Tensor
     inputs: Tensor
 
 
-@torch.no_grad()
-def refine(
-    predictor: Predictor,
-    box: Box,
-    labels: Tensor,
-    rivals: Tensor,
-    known: Tensor,
-    rounding: str,
-    wanted: float,
-    until: float,
-) -> Refined:
-    """Bound margins z_y - z_c of every network more tightly by splitting.
+@dataclass
+class Refinement:
+    """Bounds on margins z_y - z_c of every network over a box, for P problems.
 
-    Args:
+    Attributes:
         predictor: N networks.
-        box: inputs of P problems, (P, ...).
+        box: inputs of the problems, (P, ...).
         labels: y, (P,).
         rivals: c, (P,).
-        known: lower bounds that are known, float64 (N, P).
         rounding: ``"outward"`` or ``"ideal"``.
-        wanted: margin at which a network needs no further work.
-        until: when to stop, as ``time.monotonic`` tells it. What was not reached keeps its known bounds.
     """
-    graph, mode = predictor.graph, by_name(rounding, predictor.dtype)
-    every = torch.arange(graph.classes, device=labels.device)
-    sides = (every == labels[:, None]).to(predictor.dtype) - (every == rivals[:, None]).to(predictor.dtype)
-    specification = sides.view(-1, 1, *graph.output_shape)
-    margins = known.clone()
-    inputs = box.centre.expand(predictor.size, *box.centre.shape).clone()
-    for index in range(predictor.size):
-        left = until - time.monotonic()
-        if left <= 0:
-            break
-        # An equal share of what is left for each network that is left.
-        share = time.monotonic() + left / (predictor.size - index)
-        todo = (margins[index] < wanted).nonzero().squeeze(-1)
-        if len(todo) == 0:
-            continue
-        params = pick(predictor.samples, index)
-        some = Box(box.centre[todo], box.radius[todo])
+
+    predictor: Predictor
+    box: Box
+    labels: Tensor
+    rivals: Tensor
+    rounding: str
+    searches: dict[int, tuple[Tensor, Search]] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def begin(self, index: int, which: Tensor, known: Tensor, ended: Callable[[], bool]) -> Found:
+        """Bound margins of one network with planes and optimised slopes, before anything is split.
+
+        Args:
+            index: of the network.
+            which: problems to begin with, (Q,).
+            known: lower bounds that are known, float64 (Q,).
+            ended: tells when to stop; what was not reached keeps its known bounds.
+        """
+        graph, mode = self.predictor.graph, by_name(self.rounding, self.predictor.dtype)
+        every = torch.arange(graph.classes, device=which.device)
+        own, rival = every == self.labels[which, None], every == self.rivals[which, None]
+        specification = (own.to(self.predictor.dtype) - rival.to(self.predictor.dtype)).view(-1, 1, *graph.output_shape)
+        params = pick(self.predictor.samples, index)
         with direct_sums():
-            boxes = layer_boxes(graph, params, some, mode)
-            search = Search(graph, params, boxes, specification[todo], mode, wanted, margins[index, todo])
-            for _ in range(ROUNDS):
-                if search.is_done or len(search.leaves.problem) > MANY or time.monotonic() > share:
-                    break
-                search.advance(lambda share=share: time.monotonic() > share)  # type: ignore[misc]
-        margins[index, todo] = search.bounds
-        inputs[index, todo] = search.worst_inputs
-    return Refined(margins, inputs)
+            boxes = layer_boxes(graph, params, Box(self.box.centre[which], self.box.radius[which]), mode)
+            self.searches[index] = which, Search(graph, params, boxes, specification, mode, known, ended)
+        return self.found(index)
+
+    @torch.no_grad()
+    def split(self, index: int, wanted: Tensor, ended: Callable[[], bool]) -> bool:
+        """Split the leaves of one network that are below the margins ``wanted`` of each problem, (P,), once.
+
+        Returns:
+            Whether there were any.
+        """
+        which, search = self.searches[index]
+        if not bool(search.open(wanted[which]).any()):
+            return False
+        with direct_sums():
+            search.advance(wanted[which], ended)
+        return True
+
+    def found(self, index: int) -> Found:
+        """Return what is known for one network."""
+        which, search = self.searches[index]
+        return Found(which, search.bounds, search.smallest_found, search.worst_inputs)
