@@ -30,7 +30,7 @@ from certibayes.bounds import (
     within_range,
 )
 from certibayes.bounds.linear import _put_in
-from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, Step, paid, paid_units
+from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, PIECE, Step, paid, paid_units
 from certibayes.bounds.rules.activation import Lines, between, kinked
 from certibayes.networks import direct_sums, trace
 
@@ -97,8 +97,8 @@ def test_a_box_is_put_in_below_the_exact_minimum_also_where_coefficients_are_off
         # Three layers that pass coefficients on, four units each.
         smallest -= _total(weights, size) * Fraction(12 * UNIT)
         assert found[k] <= smallest
-        # And not far below: two sums of this length, twice over, or the same in float64.
-        units = 4 * (length + 8) + 40 if length <= LONG else 60
+        # And not far below: two sums of this length, or of its pieces, twice over.
+        units = 4 * ((length if length <= LONG else PIECE) + 8) + 40
         assert found[k] >= smallest - _total(weights, size) * Fraction(units * UNIT)
 
 

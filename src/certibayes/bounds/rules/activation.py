@@ -58,7 +58,9 @@ def between(lines: Lines, step: Step) -> Backward:
     """Take the lower line where a coefficient is positive and the upper one where it is negative."""
     positive, negative = step.coefficients.clamp(min=0), step.coefficients.clamp(max=0)
     lower = lines.lower_slope if lines.lower_slope.dim() == positive.dim() else lines.lower_slope[:, None]
-    into = positive * lower + negative * lines.upper_slope[:, None]
+    into = negative * lines.upper_slope[:, None]
+    # Outward bounds are never differentiated, and fresh memory costs more than the arithmetic.
+    into = into.add_(positive * lower) if step.rounding.outward else into + positive * lower
     # All terms have one sign, or the offset's own magnitude pays for rounding of the sum.
     share = sum_error(lines.upper_offset, step.rounding) if step.rounding.outward else 0.0
     constant = dot(negative, lines.upper_offset + lines.upper_offset.abs() * share)

@@ -58,23 +58,28 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
 
     lows, highs = windows(low), windows(high)
     highest = lows.amax(2, keepdim=True)
-    # The first of the highest, one for each window.
-    places = torch.arange(lows.shape[2], device=low.device).view(-1, 1)
-    first = torch.where(lows == highest, places, lows.shape[2]).amin(2, keepdim=True)
-    chosen = places == first
+    # One of the highest, for each window.
+    chosen = torch.arange(lows.shape[2], device=low.device).view(-1, 1) == lows.argmax(2, keepdim=True)
     alone = highest >= highs.masked_fill(chosen, -torch.inf).amax(2, keepdim=True)
-    coefficients = step.coefficients.flatten(3)[:, :, :, None]
-    exact = (coefficients > 0) | alone[:, None]
-    given = torch.where(exact & chosen[:, None], coefficients, torch.zeros_like(coefficients))
-    flat = given.flatten(0, 1).flatten(1, 2)
-    folded = functional.fold(flat, (reach[0], reach[1]), kernel, dilation, stride=stride)
-    image = functional.pad(folded, _to_size(low.shape[-2:], reach, before))
-    rest = torch.where(exact, torch.zeros_like(coefficients), coefficients).flatten(3)
-    top = (step.output.centre + step.output.radius).flatten(2)
+    positive, negative = step.coefficients.clamp(min=0), step.coefficients.clamp(max=0)
+    is_alone = alone.view(len(low), 1, channels, *shape)
+    given, rest = positive + negative * is_alone, negative * ~is_alone
+    if kernel == stride and dilation == (1, 1):
+        # Windows side by side: every pixel belongs to one, and takes its coefficient or nothing.
+        pixels = functional.fold(chosen.to(low.dtype).flatten(1, 2), (reach[0], reach[1]), kernel, stride=stride)
+        spread = given.repeat_interleave(kernel[0], -2).repeat_interleave(kernel[1], -1)
+        folded = spread * pixels[:, None]
+    else:
+        by_place = given.flatten(3)[:, :, :, None] * chosen[:, None]
+        flat = by_place.flatten(0, 1).flatten(1, 2)
+        folded = functional.fold(flat, (reach[0], reach[1]), kernel, dilation, stride=stride)
+        folded = folded.unflatten(0, step.coefficients.shape[:2])
+    into = functional.pad(folded, _to_size(low.shape[-2:], reach, before))
+    top = step.output.centre + step.output.radius
     if step.rounding.outward:
-        size = (step.output.centre.abs() + step.output.radius).flatten(2)
+        size = step.output.centre.abs() + step.output.radius
         top = top + size * (sum_error(size, step.rounding) + 4 * step.rounding.unit)
-    into, constant = image.unflatten(0, step.coefficients.shape[:2]), dot(rest, top)
+    constant = dot(rest, top)
     apart = all(stride[i] > dilation[i] * (kernel[i] - 1) for i in range(2))
     if apart or not step.rounding.outward:
         return Backward((into,), constant, paid=False)
