@@ -29,7 +29,7 @@ from certibayes.bounds import (
     rules_for,
     within_range,
 )
-from certibayes.bounds.linear import _put_in
+from certibayes.bounds.linear import least
 from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, PIECE, Step, paid, paid_units
 from certibayes.bounds.rules.activation import Lines, between, kinked
 from certibayes.networks import direct_sums, trace
@@ -83,13 +83,13 @@ def _total(*factors: list) -> Fraction:
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("spread", [0.0, 20.0])
-def test_a_box_is_put_in_below_the_exact_minimum_also_where_coefficients_are_off(length, spread):
+def test_a_box_isleast_below_the_exact_minimum_also_where_coefficients_are_off(length, spread):
     coefficients = _random(0, 1, 2, length, spread=spread)
     # What cancels loses most.
     coefficients[..., 1::2] = -coefficients[..., : length - length % 2 : 2]
     centre = _random(1, 1, length // 2 + 1, spread=spread / 2).repeat_interleave(2, -1)[:, :length]
     radius = _random(2, 1, length).abs() * 2.0**-30 * centre.abs()
-    found = fractions(_put_in(coefficients, Box(centre, radius), F32))[0]
+    found = fractions(least(coefficients, Box(centre, radius), F32))[0]
     size = [abs(c) + r for c, r in zip(fractions(centre)[0], fractions(radius)[0], strict=True)]
     for k, row in enumerate(fractions(coefficients)[0]):
         weights = [abs(a) for a in row]
@@ -469,8 +469,8 @@ def _assert_below_exact(net: nn.Sequential, x: Tensor, eps: float, exact_range) 
     for weights, box, rounding, slack in cases:
         for slopes in ("zero", "adaptive"):
             lower, upper = linear_bounds(graph, weights, box, rounding, slopes)
-            for down, up, (least, most) in zip(fractions(lower[0]), fractions(upper[0]), exact, strict=True):
-                assert down - slack <= least and most <= up + slack
+            for down, up, (smallest, most) in zip(fractions(lower[0]), fractions(upper[0]), exact, strict=True):
+                assert down - slack <= smallest and most <= up + slack
 
 
 slopes_below = st.sampled_from([0.0, 0.25, 2.0])

@@ -130,12 +130,12 @@ def linear_lower(
             travel(name, arrived, 0 if back.paid else waiting + 1)
         if node is graph.nodes[-1] and len(pending) == 1:
             # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
-            folded = constant.total(_put_in(*_only(pending, boxes), rounding))
+            folded = constant.total(least(*_only(pending, boxes), rounding))
             if folded_only:
                 return folded
     if observe is not None:
         observe(*next(iter(pending.items())))
-    result = constant.total(_put_in(*_only(pending, boxes), rounding))
+    result = constant.total(least(*_only(pending, boxes), rounding))
     return result if folded is None or at_input_only else torch.maximum(result, folded)
 
 
@@ -178,7 +178,7 @@ def _linear_rule(node: Node) -> LinearRule:
     return rule
 
 
-def _put_in(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
+def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Tensor:
     """Smallest value of A x over a box, (B, S), in float64."""
     radius = box.radius
     if rounding.outward:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from certibayes.bounds.ascent import Freedom, Values, climb
 from certibayes.bounds.linear import Boxes, linear_lower
 from certibayes.bounds.planes import Planes, chord_planes, planed_layers
 from certibayes.bounds.rounding import IDEAL, Rounding
@@ -26,13 +27,10 @@ STEPS = 10
 HULL_STEPS = 40
 """Of ascent for slopes and planes together."""
 
-RATES = (0.4, 0.2, 0.2)
-"""Of Adam, for slopes, shares and multipliers."""
+SLOPE_RATE, SHARE_RATE, MULTIPLIER_RATE = 0.4, 0.2, 0.2
 
 MOST_PLANES = 128
 """Units of a layer that have planes, for each quantity; others keep their chords."""
-
-Values = dict[str, Tensor]
 
 
 class Relaxation(NamedTuple):
@@ -84,12 +82,7 @@ def ascend(
     signs: Mapping[str, Tensor],
     steps: int,
 ) -> Relaxation:
-    """Raise the bounds by ``steps`` of Adam with a rate that falls to 0, each quantity with freedoms of its own."""
-    groups: list[Values] = [
-        dict(start.slopes),
-        {name: planes.shares for name, planes in start.planes.items()},
-        dict(start.multipliers),
-    ]
+    """Raise the bounds by ``steps`` of gradient ascent, each quantity with freedoms of its own."""
 
     def relaxation(slopes: Values, shares: Values, multipliers: Values) -> Relaxation:
         planes = {name: start.planes[name]._replace(shares=share) for name, share in shares.items()}
@@ -99,22 +92,13 @@ def ascend(
         # Not the better of this bound and the folded one, which has no slope to climb.
         return bound_with(relaxation(*groups), graph, params, boxes, specification, IDEAL, signs, True).sum()
 
-    moments: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
-    for step in range(1, steps + 1):
-        gradients = torch.func.grad(total)(groups)
-        for index, gradient in enumerate(gradients):
-            rate = RATES[index] * (1 - (step - 1) / steps) / (1 - 0.9**step) * (1 - 0.99**step) ** 0.5
-            for name, g in gradient.items():
-                if step == 1:
-                    moments[index, name] = 0.1 * g, 0.01 * g * g
-                else:
-                    mean, square = moments[index, name]
-                    mean.mul_(0.9).add_(g, alpha=0.1)
-                    square.mul_(0.99).add_(g * g, alpha=0.01)
-                mean, square = moments[index, name]
-                moved = groups[index][name] + rate * (mean / (square.sqrt() + 1e-12))
-                groups[index][name] = moved.clamp(0.0, 1.0 if index < 2 else None)
-    return relaxation(*groups)
+    shares = {name: planes.shares for name, planes in start.planes.items()}
+    freedoms = [
+        Freedom(start.slopes, SLOPE_RATE),
+        Freedom(shares, SHARE_RATE),
+        Freedom(start.multipliers, MULTIPLIER_RATE, top=None),
+    ]
+    return relaxation(*climb(total, freedoms, steps))
 
 
 def bound_with(

@@ -21,22 +21,30 @@ from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
 from certibayes.bounds.linear import Boxes
-from certibayes.bounds.optimise import Relaxation, ascend, begin, bound_with
+from certibayes.bounds.optimise import HULL_STEPS, Relaxation, ascend, begin, bound_with
+from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
 from certibayes.bounds.planes import Planes, plane_values
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import ReLU
 
-ROOT_STEPS = 40
-"""Of gradient ascent on slopes and planes before anything is split."""
-
 STEPS = 20
-"""The same with multipliers, for each new leaf."""
+"""Of gradient ascent on slopes, planes and multipliers, for each new leaf."""
 
 LEAVES = 32
 """Leaves bounded at once on a CPU: their planes should stay in its cache."""
 
 LEAVES_ON_GPU = 2048
+
+
+class Method(NamedTuple):
+    """How roots are bounded, before anything is split: whether with planes, and how many steps of ascent."""
+
+    hull: bool
+    steps: int
+
+
+METHODS = {"crown": Method(False, 0), "alpha-crown": Method(False, ALPHA_STEPS), "hull": Method(True, HULL_STEPS)}
 
 CLOSE = 0.01
 """How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
@@ -77,6 +85,7 @@ class Search:
         specification: coefficients of each problem's margin on the outputs, (P, 1, *output_shape).
         rounding: of the program that runs.
         known: lower bounds that are known already, float64 (P,).
+        method: one of ``METHODS``, for the roots.
         ended: tells when to stop; what is not bounded by then keeps its known bound.
     """
 
@@ -86,6 +95,7 @@ class Search:
     specification: Tensor
     rounding: Rounding
     known: Tensor
+    method: str = "hull"
     ended: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
@@ -96,6 +106,8 @@ class Search:
         roots = torch.arange(count, device=device)
         self.smallest_found = torch.full_like(self.known, torch.inf)
         self.worst_inputs = self.boxes[INPUT].centre.clone()
+        # Linear functions of the input that bound the margins: coefficients, and their smallest values.
+        self.root_coefficients, self.root_bounds = torch.zeros_like(self.worst_inputs), self.known.clone()
         nothing = torch.zeros_like(self.known)
         unknown = Leaves(roots, signs, self.known, torch.zeros_like(roots), nothing, self.smallest_found)
         self.leaves = self._in_parts(unknown, lambda part: self._bounded(part.problem, part.signs, part.bound, True))
@@ -140,11 +152,14 @@ class Search:
         sign = {name: s[:, None].to(specification.dtype) for name, s in self._by_node(signs).items()}
         sign = {} if is_root else sign
         network = self.graph, self.params, boxes, specification
-        chosen = ascend(*network, begin(*network, True, sign), sign, ROOT_STEPS if is_root else STEPS)
+        hull, steps = METHODS[self.method] if is_root else Method(True, STEPS)
+        chosen = ascend(*network, begin(*network, hull, sign), sign, steps)
         coefficients: dict[str, Tensor] = {}
         bound = bound_with(
-            chosen, *network, self.rounding, sign, observe=lambda name, c: coefficients.update({name: c[:, 0]})
+            chosen, *network, self.rounding, sign, is_root, lambda name, c: coefficients.update({name: c[:, 0]})
         )[:, 0]
+        if is_root:
+            self.root_coefficients[problem], self.root_bounds[problem] = coefficients[INPUT], bound
         corner = boxes[INPUT].centre - boxes[INPUT].radius * coefficients[INPUT].sign()
         losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
         loss, choice = losses.max(1)

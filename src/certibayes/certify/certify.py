@@ -19,6 +19,9 @@ from certibayes.posteriors import Posterior
 from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
 
+DEFAULT_BOUNDS = {"joint": "crown", "best": "hull"}
+"""By rule; ``"ibp"`` for all others."""
+
 
 def certify(
     predictor: Predictor,
@@ -44,9 +47,10 @@ def certify(
         eps: l-infinity radius: a number, one for each point (B,), or one for each input value, broadcasting against
             ``x``; where it is 0, the input does not change.
         bounds: ``"ibp"``, ``"crown"``, ``"alpha-crown"`` or ``"hull"``; for the rule ``best`` the tightest that may be
-            tried. By default ``"ibp"``, and for ``best`` ``"hull"``.
-        rule: ``"theorem1"``, ``"pairwise"``, ``"elided"`` or ``"best"``, each at least as strong as the one before (but
-            ``best`` optimises slopes only against the rivals that keep a point open, ``elided`` against all).
+            tried. By default ``"ibp"``, for ``joint`` ``"crown"``, and for ``best`` ``"hull"``.
+        rule: ``"theorem1"``, ``"pairwise"``, ``"elided"``, ``"joint"`` or ``"best"``, each at least as strong as the
+            one before (but ``best`` optimises only against the rivals that keep a point open, the others against all).
+            ``joint`` needs linear bounds.
         domain: smallest and largest value an input can take; the ball is intersected with it.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
@@ -60,7 +64,7 @@ def certify(
         InvalidInput: the points, labels or settings cannot be used.
         UnsoundBounds: a bound came out NaN, infinite or inverted; nothing is concluded from it.
     """
-    bounds = ("hull" if rule == "best" else "ibp") if bounds is None else bounds
+    bounds = DEFAULT_BOUNDS.get(rule, "ibp") if bounds is None else bounds
     _require_settings(predictor, bounds, rule, batch_size)
     require_count(memory, "memory")
     if budget is not None and not (math.isfinite(budget) and budget > 0 and rule == "best"):
@@ -158,6 +162,8 @@ def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: 
         raise InvalidInput(f"certificates are made on cpu or cuda, whose arithmetic is known; not {predictor.device}.")
     if bounds not in BOUNDS:
         raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {bounds!r}.")
+    if rule == "joint" and bounds == "ibp":
+        raise InvalidInput('the rule joint needs linear bounds: bounds="crown", "alpha-crown" or "hull".')
     if rule not in ALL_RULES:
         raise InvalidInput(f"rule must be one of {', '.join(ALL_RULES)}, got {rule!r}.")
     require_count(batch_size, "batch_size")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from certibayes.attack.pgd import PGDSettings, pgd
 from certibayes.bounds import Box, Domain, ball
+from certibayes.certify.joint import Others, joint_values
 from certibayes.certify.network_bounds import BOUNDS, batch_for, logit_bounds, margin_bounds
 from certibayes.certify.refine import Found, Refinement
 from certibayes.certify.rules import (
@@ -19,10 +20,10 @@ from certibayes.certify.rules import (
     RULES,
     Means,
     elided_values,
-    margin_of,
     mean_probability_bounds,
     pairwise_values,
 )
+from certibayes.certify.softmax import log_sum_of_others
 from certibayes.prediction import Predictor
 
 ALL_RULES = (*RULES, *MARGIN_RULES)
@@ -35,6 +36,9 @@ SATURATED = 4.0
 WANTED = (0.05, 1.0, SATURATED)
 """Margins asked for by splitting: little from every network first, then more from those that can give more, to make up
 for those that cannot."""
+
+SMALL = 1e-9
+"""Far more than float64 loses in a sum of exponentials."""
 
 TELLING = 8
 """After so many networks, a rival that beats the label in their mean, each at its own worst input, is given up."""
@@ -98,12 +102,14 @@ class Judge:
             margin = RULES[self.rule](lower, upper, points.labels, means)
             return Verdict(margin, means, attacked, points.x)
         batch = _Batch(self, points, lower, upper)
-        if self.rule == "elided":
+        if self.rule in ("elided", "joint"):
             every = torch.isfinite(batch.values[0])
             batch.tighten("crown" if self.bounds == "hull" else self.bounds, every)
-            if self.bounds == "hull":
+            if self.bounds == "hull" or self.rule == "joint":
                 batch.enclose(every)
-            return Verdict(margin_of(batch.values), means, attacked, points.x)
+            if self.rule == "joint":
+                batch.join()
+            return batch.verdict(means)
         for method in BOUNDS[: min(2, BOUNDS.index(self.bounds) + 1)]:
             batch.tighten(method, batch.open)
             # The margins of the other rivals matter as well, less; too little to optimise for them.
@@ -114,9 +120,10 @@ class Judge:
             # Attacks are cheap, and no effort is spent on points that fall to them.
             batch.attack()
             batch.enclose(batch.open, torch.inf if until is None else until)
+            batch.join()
         if until is not None:
             batch.split(until)
-        return Verdict(margin_of(batch.values), means, batch.attacked, batch.inputs)
+        return batch.verdict(means)
 
 
 class _Batch:
@@ -126,6 +133,7 @@ class _Batch:
         values: lower bounds on softmax_y - softmax_c of every network, (N, B, C).
         margins: lower bounds on z_y - z_c of every network, (N, B, C).
         upper_margins: upper bounds.
+        together: lower bounds on their mean that hold for one input of all networks, (B, C).
         attacked: see ``Verdict``.
         inputs: see ``Verdict``.
     """
@@ -134,13 +142,23 @@ class _Batch:
         self.judge, self.points = judge, points
         self.values = torch.full_like(lower, -torch.inf)
         self.margins, self.upper_margins = self.values.clone(), torch.full_like(upper, torch.inf)
+        self.together = self.values[0].clone()
         self._learn(slice(None), lower, upper)
         self.attacked, self.inputs = points.predicted != points.labels, points.x.clone()
 
     @property
     def open(self) -> Tensor:
         """Which rivals (B, C) stand between a point and its certificate; points that are lost have none."""
-        return (self.values.mean(0) <= 2 * self.judge.slack) & ~self.attacked[:, None]
+        return (self._means <= 2 * self.judge.slack) & ~self.attacked[:, None]
+
+    @property
+    def _means(self) -> Tensor:
+        """Lower bounds on the mean of softmax_y - softmax_c over networks, (B, C)."""
+        return torch.maximum(self.values.mean(0), self.together)
+
+    def verdict(self, means: Means) -> Verdict:
+        """Return what was found."""
+        return Verdict(self._means.amin(-1), means, self.attacked, self.inputs)
 
     def _learn(self, part: Tensor | slice, lower: Tensor, upper: Tensor) -> None:
         """Draw from boxes of logits of some points what they say about margins and probabilities."""
@@ -208,6 +226,7 @@ class _Batch:
         self.refinement = Refinement(
             self.judge.predictor, Box(box.centre[self.point], box.radius[self.point]),
             self.points.labels[self.point], self.rival, self.judge.rounding,
+            self.judge.bounds if self.judge.rule == "joint" else "hull",
         )  # fmt: skip
         self.smallest = torch.full_like(self.margins[:, self.point, self.rival], torch.inf)
         networks = len(self.margins)
@@ -221,7 +240,7 @@ class _Batch:
     @property
     def _promising(self) -> Tensor:
         """Which of the pairs (P,) of point and rival may still be proved by better margins."""
-        if self.judge.rule == "elided":
+        if self.judge.rule != "best":
             return torch.ones_like(self.point, dtype=torch.bool)
         is_seen = self.smallest < torch.inf
         seen = is_seen.sum(0)
@@ -243,6 +262,30 @@ class _Batch:
         still = self.open[point].any(-1)
         if bool(still.any()):
             self._try(point[still], found.inputs[still])
+
+    def join(self) -> None:
+        """Bound the mean over networks for one input of all of them, where that may decide."""
+        chosen = self._promising.nonzero().squeeze(-1)
+        inputs = torch.Size(self.judge.predictor.graph.input_shape).numel()
+        at_once = max(1, self.judge.memory // (4 * 8 * inputs * len(self.margins)))
+        for part in chosen.split(at_once):
+            point, rival = self.point[part], self.rival[part]
+            known = self.margins[:, point, rival]
+            box = Box(self.points.box.centre[point], self.points.box.radius[point])
+            values = joint_values(self.refinement.lines(part, known), known, self._others(point, rival), box)
+            self.together[point, rival] = torch.maximum(self.together[point, rival], values)
+
+    def _others(self, point: Tensor, rival: Tensor) -> Others:
+        """What the classes besides label and rival add to the denominators of softmax, for pairs of point and rival."""
+        place = rival.expand(len(self.margins), -1)[..., None]
+        is_label = self.points.labels[point, None] == torch.arange(self.margins.shape[-1], device=point.device)
+
+        def others(margins: Tensor) -> Tensor:
+            logs = log_sum_of_others((-margins[:, point]).masked_fill(is_label, -torch.inf))
+            return logs.gather(-1, place).squeeze(-1).exp()
+
+        # Rounding aside; less is safe where margins are negative, so what could overflow is cut.
+        return Others(others(self.margins) * (1 + SMALL), others(self.upper_margins).clamp(max=1e6) * (1 - SMALL))
 
     def split(self, until: float) -> None:
         """Split what is still open, for margins that rise from pass to pass."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from certibayes.bounds import Box, by_name, layer_boxes
 from certibayes.certify.branch import Search
+from certibayes.certify.joint import Lines, lines_of
 from certibayes.networks import direct_sums
 from certibayes.networks.samples import pick
 from certibayes.prediction import Predictor
@@ -42,6 +43,7 @@ class Refinement:
         labels: y, (P,).
         rivals: c, (P,).
         rounding: ``"outward"`` or ``"ideal"``.
+        method: how margins are bounded before anything is split.
     """
 
     predictor: Predictor
@@ -49,11 +51,12 @@ class Refinement:
     labels: Tensor
     rivals: Tensor
     rounding: str
+    method: str = "hull"
     searches: dict[int, tuple[Tensor, Search]] = field(default_factory=dict)
 
     @torch.no_grad()
     def begin(self, index: int, which: Tensor, known: Tensor, ended: Callable[[], bool]) -> Found:
-        """Bound margins of one network with planes and optimised slopes, before anything is split.
+        """Bound margins of one network, before anything is split.
 
         Args:
             index: of the network.
@@ -68,7 +71,7 @@ class Refinement:
         params = pick(self.predictor.samples, index)
         with direct_sums():
             boxes = layer_boxes(graph, params, Box(self.box.centre[which], self.box.radius[which]), mode)
-            self.searches[index] = which, Search(graph, params, boxes, specification, mode, known, ended)
+            self.searches[index] = which, Search(graph, params, boxes, specification, mode, known, self.method, ended)
         return self.found(index)
 
     @torch.no_grad()
@@ -84,6 +87,28 @@ class Refinement:
         with direct_sums():
             search.advance(wanted[which], ended)
         return True
+
+    def lines(self, chosen: Tensor, margins: Tensor) -> Lines:
+        """Return linear bounds on the margins of all networks for some problems.
+
+        Args:
+            chosen: which problems, (Q,).
+            margins: known lower bounds, float64 (N, Q), which stand where there is nothing better.
+        """
+        place = torch.full((len(self.rivals),), -1, device=chosen.device)
+        place[chosen] = torch.arange(len(chosen), device=chosen.device)
+        coefficients = self.box.centre.new_zeros(len(margins), len(chosen), *self.box.centre.shape[1:])
+        offsets = margins.clone()
+        for index, (which, search) in self.searches.items():
+            at = place[which]
+            taken = at >= 0
+            some = which[taken]
+            found = lines_of(
+                search.root_coefficients[taken], search.root_bounds[taken],
+                Box(self.box.centre[some], self.box.radius[some]),
+            )  # fmt: skip
+            coefficients[index, at[taken]], offsets[index, at[taken]] = found
+        return Lines(coefficients, offsets)
 
     def found(self, index: int) -> Found:
         """Return what is known for one network."""

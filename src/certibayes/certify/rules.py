@@ -103,7 +103,7 @@ def pairwise(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None =
 RULES: dict[str, Rule] = {"theorem1": theorem1, "pairwise": pairwise}
 """Rules that need bounds on logits alone."""
 
-MARGIN_RULES = ("elided", "best")
+MARGIN_RULES = ("elided", "joint", "best")
 """Rules that need bounds on margins as well: ``elided`` takes, for each network and rival, the better of
-``pairwise_values`` and ``elided_values``; ``best`` begins with cheap bounds and goes on to costly ones where it
-must."""
+``pairwise_values`` and ``elided_values``; ``joint`` has one input for all networks (``certify.joint``); ``best`` begins
+with cheap bounds and goes on to costly ones where it must."""

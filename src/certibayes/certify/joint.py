@@ -1,0 +1,129 @@
+r"""The rule ``joint``: the attacker has to pick one input for all networks.
+
+The other rules let every network see its own worst input. Here each network's margin is bounded by a linear function of
+the input, m_i(x) >= A_i x + d_i (CROWN, with whatever relaxation is best), and
+
+    softmax_y - softmax_c >= h_i(m_i),    h_i(m) = (1 - exp(-m)) / (1 + exp(-m) + T_i),
+
+where T_i is what the other classes add: at most T⁺ where m >= 0, at least T⁻ where m < 0. h_i grows with m and lies
+above a line k m + e on the margins that are possible, so for any slopes k_i >= 0
+
+    mean_i (softmax_y - softmax_c)(x) >= (1/N) Σ k_i (A_i x + d_i) + (1/N) Σ e_i(k_i)    for all x at once,
+
+and the smallest value of the right side over the box proves. With k = 0 it is the rule ``elided``; the right side is
+concave in k, and gradient ascent from there finds what is to be gained.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds import Box
+from certibayes.bounds.ascent import Freedom, climb
+from certibayes.bounds.linear import least
+from certibayes.bounds.relaxation import dot
+from certibayes.certify.softmax import relative_error
+
+STEPS = 60
+
+RATE = 0.05
+"""Of ascent; the slopes of h are at most 1/2 for two classes, and less for more."""
+
+
+class Lines(NamedTuple):
+    """Linear lower bounds on the margins of N networks over P boxes, m >= A x + d.
+
+    Attributes:
+        coefficients: A, (N, P, *input_shape).
+        offsets: d, float64 (N, P).
+    """
+
+    coefficients: Tensor
+    offsets: Tensor
+
+
+class Others(NamedTuple):
+    """What the other classes add to the denominator, float64 (N, P): T⁺ at most, T⁻ at least."""
+
+    most: Tensor
+    least: Tensor
+
+
+def lines_of(coefficients: Tensor, lower: Tensor, box: Box) -> Lines:
+    """Return the lines whose smallest values over the boxes are the bounds ``lower``, of one network.
+
+    The bounds have paid for rounding, of coefficients that are a few units off among others, so the lines hold for the
+    float program.
+
+    Args:
+        coefficients: (P, *input_shape).
+        lower: what ``linear_lower`` made of them, float64 (P,).
+        box: (P, *input_shape).
+    """
+    smallest = least(coefficients.double()[:, None], _double(box))[:, 0]
+    size = dot(coefficients.double().abs()[:, None], box.centre.double().abs() + box.radius)[:, 0]
+    return Lines(coefficients, lower - smallest - 2.0**-40 * (lower.abs() + size))
+
+
+def height(margin: Tensor, others: Others) -> Tensor:
+    """h, float64; it is continuous and grows with the margin."""
+    ratio = torch.exp(-margin.abs())
+    # Where m < 0 both sides of the fraction are multiplied by exp(m).
+    rest = torch.where(margin >= 0, others.most, others.least * ratio)
+    return margin.sign() * (1 - ratio) / (1 + ratio + rest)
+
+
+def offset_of(slope: Tensor, low: Tensor, high: Tensor, others: Others) -> Tensor:
+    """e: the largest number with k m + e <= h(m) for all m from ``low`` to ``high``.
+
+    h is concave for m >= 0. Below 0 it is (2 + T) / (1 + T + t) - 1 with t = exp(-m), whose slope is k where
+    k t² + (2 k (1 + T) - 2 - T) t + k (1 + T)² = 0; at the larger root h - k m has its minimum. So it is smallest
+    there, at an end, or at 0.
+    """
+    one = 1 + others.least
+    middle = (1 + one) / 2 - slope * one
+    root = (middle.square() - (slope * one).square()).clamp(min=0).sqrt()
+    # Where the minimum lies does not matter to the slope of its value, and a root has no slope at 0.
+    steep = -torch.log(((middle + root) / slope.clamp(min=1e-30)).clamp(min=1e-30)).detach()
+    zero = torch.zeros_like(low)
+    places = [low, high, torch.clamp(zero, low, high), torch.clamp(torch.minimum(steep, zero), low, high)]
+    return torch.stack([height(place, others) - slope * place for place in places]).amin(0)
+
+
+@torch.no_grad()
+def joint_values(lines: Lines, margins: Tensor, others: Others, box: Box, steps: int = STEPS) -> Tensor:
+    """Bound the mean of softmax_y - softmax_c over all networks from below, for each box, float64 (P,).
+
+    Args:
+        lines: bounds on the margins.
+        margins: best known lower bounds on them, float64 (N, P).
+        others: what the other classes add.
+        box: (P, *input_shape).
+        steps: of ascent.
+    """
+    exact, coefficients = _double(box), lines.coefficients.double()
+    # A line may fall below what is known of the margin, but h of what is known holds all the same.
+    high = torch.maximum(margins, lines.offsets - least(-coefficients.transpose(0, 1), exact).T)
+
+    def together(slopes: Tensor) -> Tensor:
+        return torch.einsum("np,np...->p...", slopes, coefficients)[:, None]
+
+    def total(slopes: Tensor) -> Tensor:
+        constants = slopes * lines.offsets + offset_of(slopes, margins, high, others)
+        return least(together(slopes), exact)[:, 0] + constants.sum(0)
+
+    start = Freedom({"slopes": torch.zeros_like(margins)}, RATE, top=None)
+    (found,) = climb(lambda groups: total(groups[0]["slopes"]).sum(), [start], steps)
+    slopes = found["slopes"]
+    # What float64 loses: in h, whose size is at most 1, in its lines, and in the sums over networks and inputs.
+    lost = relative_error(margins[..., None], high[..., None]).squeeze(-1)
+    lost = lost + slopes * (lines.offsets.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
+    sums = dot(together(slopes).abs(), exact.centre.abs() + exact.radius)[:, 0] * 2.0**-38
+    return (total(slopes) - lost.sum(0) - sums) / len(margins)
+
+
+def _double(box: Box) -> Box:
+    return Box(box.centre.double(), box.radius.double())

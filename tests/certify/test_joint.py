@@ -1,0 +1,140 @@
+"""The rule joint: lines below h everywhere, a bound below what any one input gives, and never worse than elided."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import certibayes as cb
+from certibayes.bounds import Box
+from certibayes.certify.joint import Lines, Others, height, joint_values, offset_of
+from certibayes.errors import InvalidInput
+
+from ..strategies import law, seeds
+
+sizes = st.sampled_from([0.0, 1e-6, 0.3, 1.0, 30.0, 1e6])
+
+
+def numbers(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@law(200)
+@given(
+    low=st.floats(-30, 30), width=st.floats(0, 40), slope=st.sampled_from([0.0, 1e-6, 0.01, 0.1, 0.25, 0.5, 1.0, 3.0]),
+    most=sizes, least=sizes,
+)  # fmt: skip
+def test_the_line_is_below_h_and_touches_it(low, width, slope, most, least):
+    others = Others(numbers(most + least), numbers(least))
+    margins = torch.linspace(low, low + width, 2001, dtype=torch.float64)
+    e = offset_of(numbers(slope), numbers(low), numbers(low + width), others)
+    gaps = height(margins, others) - slope * margins - e
+    assert float(gaps.min()) >= -1e-9
+    # A grid of 2001 misses the place where they touch by little.
+    assert float(gaps.min()) <= 1e-3 * (1 + width * (0.5 + slope))
+
+
+@law(50)
+@given(least=sizes, most=sizes)
+def test_h_grows_with_the_margin(least, most):
+    margins = torch.linspace(-50, 50, 4001, dtype=torch.float64)
+    heights = height(margins, Others(numbers(most + least), numbers(least)))
+    assert (heights.diff() >= 0).all()
+    assert float(heights.abs().max()) <= 1.0
+
+
+def problem(seed, networks=6, pairs=3, width=5, spread=1.0):
+    g = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=g, dtype=torch.float64)
+
+    shared = normal(1, pairs, width)
+    coefficients = shared + spread * normal(networks, pairs, width)
+    offsets = 1 + normal(networks, pairs)
+    box = Box(normal(pairs, width), 0.5 * normal(pairs, width).abs())
+    lowest = (coefficients * box.centre).sum(-1) - (coefficients.abs() * box.radius).sum(-1) + offsets
+    others = Others(normal(networks, pairs).exp() + 1, normal(networks, pairs).sigmoid())
+    return Lines(coefficients, offsets), lowest, others, box
+
+
+@law(30)
+@given(seed=seeds, spread=st.sampled_from([0.1, 1.0, 3.0]))
+def test_no_input_gives_less_than_the_bound(seed, spread):
+    lines, lowest, others, box = problem(seed, spread=spread)
+    found = joint_values(lines, lowest, others, box)
+    g = torch.Generator().manual_seed(seed + 1)
+    uniform = torch.rand(2000, *box.centre.shape, generator=g, dtype=torch.float64) * 2 - 1
+    for directions in (uniform, uniform.sign()):
+        x = box.centre + directions * box.radius
+        margins = torch.einsum("kpd,npd->knp", x, lines.coefficients) + lines.offsets
+        means = height(margins, Others(others.most[None], others.least[None])).mean(1)
+        assert (means.amin(0) >= found).all()
+
+
+def test_it_gains_where_networks_disagree_and_loses_nothing_where_they_agree():
+    gains = []
+    for seed in range(20):
+        lines, lowest, others, box = problem(seed, spread=2.0)
+        apart = height(lowest, others).mean(0)
+        gains.append(joint_values(lines, lowest, others, box) - apart)
+    gain = torch.cat(gains)
+    assert float(gain.min()) > -1e-3
+    assert float(gain.mean()) > 0.05
+
+
+def test_better_margins_than_the_lines_are_used():
+    lines, lowest, others, box = problem(0)
+    known = lowest + 1.0
+    assert (joint_values(lines, known, others, box) >= height(known, others).mean(0) - 1e-3).all()
+
+
+def opposed():
+    """Two networks that leave class 0 at opposite ends of the input: no input fools both."""
+
+    def net(sign):
+        net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2))
+        with torch.no_grad():
+            net[0].weight.copy_(torch.tensor([[1.0], [-1.0]]))
+            net[0].bias.fill_(3.0)
+            net[2].weight.copy_(torch.tensor([[sign, -sign], [0.0, 0.0]]))
+            net[2].bias.copy_(torch.tensor([1.0, 0.0]))
+        return net
+
+    return cb.Samples.from_modules([net(1.0), net(-1.0)]).predictor(2)
+
+
+def test_one_input_for_all_networks_proves_what_each_alone_cannot():
+    """z_0 - z_1 = 1 + 2 s x: at x = -0.8 the first network errs, at 0.8 the second, but not the mean."""
+    predictor, x = opposed(), torch.zeros(1, 1)
+    settings = {"eps": 0.8, "bounds": "crown"}
+    assert not bool(cb.certify(predictor, x, rule="elided", **settings).certified)
+    assert bool(cb.certify(predictor, x, rule="joint", **settings).certified)
+    assert bool(cb.certify(predictor, x, rule="best", eps=0.8).certified)
+    grid = torch.linspace(-0.8, 0.8, 101)[:, None]
+    assert (predictor.predict(grid) == 0).all()
+
+
+@pytest.mark.parametrize("bounds", ["crown", "alpha-crown", "hull"])
+def test_it_proves_no_less_than_elided_and_no_attack_breaks_it(bounds):
+    digits = cb.data.load("digits")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        nets = [cb.networks.mlp(784, [16], 10, seed=seed) for seed in range(3)]
+        posterior = cb.Samples.from_modules(nets)
+    predictor = posterior.predictor(3)
+    x = digits.test.inputs[:20]
+    settings = {"eps": 0.01, "domain": (0.0, 1.0), "bounds": bounds}
+    elided = cb.certify(predictor, x, rule="elided", **settings)
+    joint = cb.certify(predictor, x, rule="joint", **settings)
+    assert (joint.certified | ~elided.certified).all()
+    assert 0 < int(joint.certified.sum()) < 20
+    proved = joint.certified
+    attacked = cb.attack(predictor, x[proved], eps=0.01, domain=(0.0, 1.0), steps=30, restarts=3)
+    assert attacked.standing == 1.0
+
+
+def test_intervals_have_no_lines_to_join():
+    with pytest.raises(InvalidInput, match="joint needs linear bounds"):
+        cb.certify(opposed(), torch.zeros(1, 1), eps=0.1, rule="joint", bounds="ibp")
