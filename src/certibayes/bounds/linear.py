@@ -228,10 +228,15 @@ def linear_margins(
 
 
 def linear_bounds(
-    graph: Graph, params: Params, box: Box, rounding: Rounding = IDEAL, slopes: Slopes = "zero"
+    graph: Graph,
+    params: Params,
+    box: Box,
+    rounding: Rounding = IDEAL,
+    slopes: Slopes = "zero",
+    boxes: Boxes | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Bound every output from both sides, (B, C) each, in float64; never worse than interval bounds."""
-    boxes = layer_boxes(graph, params, box, rounding)
+    boxes = layer_boxes(graph, params, box, rounding) if boxes is None else boxes
     unit = torch.eye(graph.classes, dtype=box.centre.dtype, device=box.centre.device)
     both = torch.cat([unit, -unit]).view(2 * graph.classes, *graph.output_shape)
     both = both.expand(len(box.centre), *both.shape)

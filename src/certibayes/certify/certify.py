@@ -13,7 +13,7 @@ from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
 from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats, require_labels
 from certibayes.certify.certificate import Certificate
 from certibayes.certify.judge import ALL_RULES, Judge, Points
-from certibayes.certify.network_bounds import BOUNDS, MEMORY
+from certibayes.certify.network_bounds import BOUNDS, INTERMEDIATES, MEMORY
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
 from certibayes.posteriors.storage import tensor_digest
@@ -35,6 +35,7 @@ def certify(
     rounding: str = "outward",
     batch_size: int = 500,
     memory: int = MEMORY,
+    intermediates: str = "ibp",
     budget: float | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Certificate:
@@ -55,6 +56,8 @@ def certify(
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
         memory: bytes that linear bounds may take; they go through a batch in smaller parts where they must.
+        intermediates: what linear bounds know of the layers in between: ``"ibp"`` for intervals, ``"crown"`` for what
+            CROWN itself says of them, which is tighter in deep networks and costs far more.
         budget: seconds for attacks and branch and bound on points that the bounds leave open (rule ``best``). What is
             found is in ``certificate.attacked`` and ``certificate.counterexamples``; points that are neither certified
             nor attacked are unknown. None does neither.
@@ -67,6 +70,8 @@ def certify(
     bounds = DEFAULT_BOUNDS.get(rule, "ibp") if bounds is None else bounds
     _require_settings(predictor, bounds, rule, batch_size)
     require_count(memory, "memory")
+    if intermediates not in INTERMEDIATES:
+        raise InvalidInput(f"intermediates must be one of {', '.join(INTERMEDIATES)}, got {intermediates!r}.")
     if budget is not None and not (math.isfinite(budget) and budget > 0 and rule == "best"):
         raise InvalidInput(f"budget is a positive number of seconds, and only the rule best can use it; got {budget}.")
     require_floats(x, "the points")
@@ -83,7 +88,7 @@ def certify(
     require_labels(labels, predictor.classes, len(x))
     slack = _predictor_slack(predictor) if rounding_mode.outward else 0.0
     vanishing = torch.finfo(predictor.dtype).smallest_normal if rounding_mode.outward else 0.0
-    judge = Judge(predictor, bounds, rule, rounding, slack, memory, domain)
+    judge = Judge(predictor, bounds, rule, rounding, slack, memory, domain, intermediates)
     certified, lowest, highest, attacked, counterexamples = [], [], [], [], []
     done, spent = 0, 0.0
     parts = zip(*(tensor.split(batch_size) for tensor in (given, labels, predicted, radius)), strict=True)

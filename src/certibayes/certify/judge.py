@@ -82,6 +82,7 @@ class Judge:
         slack: what rounding of the predictor's last step can take back, half of it.
         memory: bytes for linear bounds.
         domain: of the inputs.
+        intermediates: what linear bounds know of the layers in between, ``"ibp"`` or ``"crown"``.
     """
 
     predictor: Predictor
@@ -91,12 +92,13 @@ class Judge:
     slack: float
     memory: int
     domain: Domain
+    intermediates: str = "ibp"
 
     def __call__(self, points: Points, until: float | None = None) -> Verdict:
         """Judge a batch; attacks and splitting go on ``until`` then, as ``time.monotonic`` tells it."""
         attacked = points.predicted != points.labels
         in_rule = self.bounds if self.rule in RULES else "ibp"
-        lower, upper = logit_bounds(self.predictor, points.box, self.rounding, in_rule)
+        lower, upper = logit_bounds(self.predictor, points.box, self.rounding, in_rule, self.intermediates)
         means = mean_probability_bounds(lower, upper)
         if self.rule in RULES:
             margin = RULES[self.rule](lower, upper, points.labels, means)
@@ -188,12 +190,13 @@ class _Batch:
             # The rivals that are wanted come first; shorter lists are filled up with others, at no extra cost.
             rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :quantities]
             some = Box(box.centre[part], box.radius[part])
-            found = margin_bounds(predictor, some, self.points.labels[part], rivals, self.judge.rounding, method)
+            labels, intermediates = self.points.labels[part], self.judge.intermediates
+            found = margin_bounds(predictor, some, labels, rivals, self.judge.rounding, method, intermediates)
             place = rivals.expand(len(found), -1, -1)
             known = self.margins[:, part]
             self.margins[:, part] = known.scatter(-1, place, torch.maximum(found, known.gather(-1, place)))
             if method == "crown" or (method != "ibp" and self.judge.rule == "elided"):
-                self._learn(part, *logit_bounds(predictor, some, self.judge.rounding, "crown"))
+                self._learn(part, *logit_bounds(predictor, some, self.judge.rounding, "crown", intermediates))
             self._update(part)
 
     def attack(self) -> None:
@@ -226,7 +229,7 @@ class _Batch:
         self.refinement = Refinement(
             self.judge.predictor, Box(box.centre[self.point], box.radius[self.point]),
             self.points.labels[self.point], self.rival, self.judge.rounding,
-            self.judge.bounds if self.judge.rule == "joint" else "hull",
+            self.judge.bounds if self.judge.rule == "joint" else "hull", self.judge.intermediates,
         )  # fmt: skip
         self.smallest = torch.full_like(self.margins[:, self.point, self.rival], torch.inf)
         networks = len(self.margins)

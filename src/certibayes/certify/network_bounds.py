@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, linear_bounds, linear_lower, within_range
+from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.linear import Boxes
 from certibayes.bounds.optimise import optimised_lower
 from certibayes.errors import UnsoundBounds
-from certibayes.networks import Node, direct_sums
+from certibayes.networks import Node, Params, direct_sums
 from certibayes.networks.operations import Reshape
 from certibayes.networks.samples import each
 from certibayes.prediction import Predictor
@@ -20,13 +21,16 @@ BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimised slopes, and with
 planes over the hulls of ReLU units as well."""
 
+INTERMEDIATES = ("ibp", "crown")
+"""What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
+
 MEMORY = 2 * 2**30
 """Bytes that the coefficients of linear bounds may take, unless told otherwise."""
 
 
 @torch.no_grad()
 def logit_bounds(
-    predictor: Predictor, box: Box, rounding: str = "outward", bounds: str = "ibp"
+    predictor: Predictor, box: Box, rounding: str = "outward", bounds: str = "ibp", intermediates: str = "ibp"
 ) -> tuple[Tensor, Tensor]:
     """Bound the logits of every network of a predictor.
 
@@ -52,17 +56,23 @@ def logit_bounds(
         return (*interval_bounds(graph, params, box, mode, watch).ends(), sound)
 
     def by_lines(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes = layer_boxes(graph, params, box, mode)
-        return (*linear_bounds(graph, params, box, mode), _sound(predictor, boxes))
+        boxes, sound = known_boxes(predictor, params, box, rounding, intermediates)
+        return (*linear_bounds(graph, params, box, mode, boxes=boxes), sound)
 
     lows, highs, flags = _over_networks(by_intervals if bounds == "ibp" else by_lines, predictor)
-    _require_sound(flags, lows <= highs)
+    require_sound(flags, lows <= highs)
     return lows, highs
 
 
 @torch.no_grad()
 def margin_bounds(
-    predictor: Predictor, box: Box, labels: Tensor, rivals: Tensor, rounding: str = "outward", bounds: str = "crown"
+    predictor: Predictor,
+    box: Box,
+    labels: Tensor,
+    rivals: Tensor,
+    rounding: str = "outward",
+    bounds: str = "crown",
+    intermediates: str = "ibp",
 ) -> Tensor:
     """Bound the margins z_y - z_c of every network from below, with the last layer folded in.
 
@@ -72,7 +82,8 @@ def margin_bounds(
         labels: y, (B,).
         rivals: the classes c that are asked about, (B, K).
         rounding: ``"outward"`` or ``"ideal"``.
-        bounds: one of ``BOUNDS``.
+        bounds: one of ``BOUNDS``, but ``"hull"``, which cannot be mapped over networks.
+        intermediates: one of ``INTERMEDIATES``.
 
     Returns:
         Lower bounds in float64, (N, B, K).
@@ -89,18 +100,30 @@ def margin_bounds(
     specification = specification.view(*rivals.shape, *graph.output_shape)
 
     def bound(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        boxes = layer_boxes(graph, params, box, mode)
+        boxes, sound = known_boxes(predictor, params, box, rounding, intermediates)
         if bounds == "ibp":
             lower = linear_lower(graph, params, boxes, specification, mode, folded_only=True)
         elif bounds == "crown":
             lower = linear_lower(graph, params, boxes, specification, mode)
         else:
             lower = optimised_lower(graph, params, boxes, specification, mode)
-        return lower, _sound(predictor, boxes)
+        return lower, sound
 
     lows, flags = _over_networks(bound, predictor)
-    _require_sound(flags, torch.isfinite(lows))
+    require_sound(flags, torch.isfinite(lows))
     return lows
+
+
+def known_boxes(
+    predictor: Predictor, params: Params, box: Box, rounding: str, intermediates: str
+) -> tuple[Boxes, Tensor]:
+    """Return the boxes of every layer of one network, and whether all of them are far from overflow."""
+    mode = by_name(rounding, predictor.dtype)
+    boxes = layer_boxes(predictor.graph, params, box, mode)
+    sound = _sound(predictor, boxes)
+    if intermediates == "crown":
+        boxes = crown_boxes(predictor.graph, params, boxes, mode)
+    return boxes, sound
 
 
 def batch_for(predictor: Predictor, quantities: int, memory: int) -> int:
@@ -130,8 +153,9 @@ def _sound(predictor: Predictor, boxes: Boxes) -> Tensor:
     return torch.stack(checks).all() if checks else torch.ones((), dtype=torch.bool, device=predictor.device)
 
 
-def _require_sound(flags: Tensor, holds: Tensor) -> None:
-    if not bool(flags.all() & holds.all()):
+def require_sound(*flags: Tensor) -> None:
+    """Raise unless all flags hold."""
+    if not all(bool(flag.all()) for flag in flags):
         raise UnsoundBounds(
             "the bounds are NaN, infinite or inverted, or close to it, so nothing can be proved. Most likely the "
             "weights or the radius are so large that intervals explode; try a smaller eps, or look at the widths of "

@@ -9,9 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Box, by_name, layer_boxes
+from certibayes.bounds import Box, by_name
 from certibayes.certify.branch import Search
 from certibayes.certify.joint import Lines, lines_of
+from certibayes.certify.network_bounds import known_boxes, require_sound
 from certibayes.networks import direct_sums
 from certibayes.networks.samples import pick
 from certibayes.prediction import Predictor
@@ -44,6 +45,7 @@ class Refinement:
         rivals: c, (P,).
         rounding: ``"outward"`` or ``"ideal"``.
         method: how margins are bounded before anything is split.
+        intermediates: what is known of the layers in between.
     """
 
     predictor: Predictor
@@ -52,6 +54,7 @@ class Refinement:
     rivals: Tensor
     rounding: str
     method: str = "hull"
+    intermediates: str = "ibp"
     searches: dict[int, tuple[Tensor, Search]] = field(default_factory=dict)
 
     @torch.no_grad()
@@ -70,7 +73,9 @@ class Refinement:
         specification = (own.to(self.predictor.dtype) - rival.to(self.predictor.dtype)).view(-1, 1, *graph.output_shape)
         params = pick(self.predictor.samples, index)
         with direct_sums():
-            boxes = layer_boxes(graph, params, Box(self.box.centre[which], self.box.radius[which]), mode)
+            some = Box(self.box.centre[which], self.box.radius[which])
+            boxes, sound = known_boxes(self.predictor, params, some, self.rounding, self.intermediates)
+            require_sound(sound)
             self.searches[index] = which, Search(graph, params, boxes, specification, mode, known, self.method, ended)
         return self.found(index)
 

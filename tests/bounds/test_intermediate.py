@@ -1,0 +1,99 @@
+"""CROWN's bounds on the layers in between: they hold, they are not wider than intervals, and deep networks gain."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import certibayes as cb
+from certibayes.bounds import IDEAL, ball, ideal_box, layer_boxes, linear_bounds, outward, outward_box
+from certibayes.bounds.intermediate import crown_boxes
+from certibayes.networks import direct_sums, trace
+
+from ..strategies import ZOO, attacked_points, inputs, law, points_of, seeds, traced
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+@law(2)
+@given(seed=seeds, eps=st.sampled_from([0.0, 1e-3, 0.1, 0.5]))
+def test_every_layer_of_every_network_stays_inside(name, seed, eps):
+    """In floats, without tolerance: all values in between, of points of the ball and of attacks."""
+    graph, params = traced(name, seed)
+    x, rounding = inputs(name, 2, seed), outward(torch.float32)
+    with torch.no_grad(), direct_sums():
+        boxes = crown_boxes(graph, params, layer_boxes(graph, params, outward_box(x, eps), rounding), rounding, 16)
+        lower, upper = linear_bounds(graph, params, outward_box(x, eps), rounding, boxes=boxes)
+    points = torch.cat([points_of(*ball(x, eps), 24, seed), x[None]])
+    if eps > 0:
+        points = torch.cat([points, attacked_points(lambda z: graph.evaluate(params, z), *ball(x, eps))])
+    seen = {}
+
+    def watch(node, values, output):
+        seen[node.name] = output
+        return output
+
+    with torch.no_grad(), direct_sums():
+        for z in points:
+            outputs = graph.evaluate(params, z, watch).double().flatten(1)
+            assert (lower <= outputs).all()
+            assert (outputs <= upper).all()
+            for node in graph.nodes:
+                low, high = boxes[node.name].ends()
+                assert (low <= seen[node.name].double()).all()
+                assert (seen[node.name].double() <= high).all()
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "residual", "convolution, stride and padding"])
+def test_they_are_not_wider_than_intervals(name):
+    assert name in ZOO
+    graph, params = traced(name, 0, torch.float64)
+    x = inputs(name, 3, 0).double()
+    with torch.no_grad():
+        boxes = layer_boxes(graph, params, ideal_box(x, 0.3), IDEAL)
+        tight = crown_boxes(graph, params, boxes)
+    for node in graph.nodes:
+        assert (tight[node.name].lower >= boxes[node.name].lower - 1e-9).all()
+        assert (tight[node.name].upper <= boxes[node.name].upper + 1e-9).all()
+
+
+def deep():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [nn.Linear(6, 20), nn.ReLU()]
+        for _ in range(3):
+            layers += [nn.Linear(20, 20), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(20, 4))
+
+
+def test_deep_networks_gain_and_shallow_ones_pay_nothing():
+    network = trace(deep().double(), torch.zeros(1, 6, dtype=torch.float64))
+    x = torch.rand(4, 6, dtype=torch.float64)
+    with torch.no_grad():
+        boxes = layer_boxes(network.graph, network.params, ideal_box(x, 0.1), IDEAL)
+        tight = crown_boxes(network.graph, network.params, boxes)
+        plain = linear_bounds(network.graph, network.params, ideal_box(x, 0.1))
+        better = linear_bounds(network.graph, network.params, ideal_box(x, 0.1), boxes=tight)
+    assert (better[1] - better[0]).mean() < 0.7 * (plain[1] - plain[0]).mean()
+    shallow = trace(nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 4)).double(), x[:1])
+    with torch.no_grad():
+        boxes = layer_boxes(shallow.graph, shallow.params, ideal_box(x, 0.1), IDEAL)
+        assert torch.equal(crown_boxes(shallow.graph, shallow.params, boxes)["_0"].radius, boxes["_0"].radius)
+
+
+@pytest.mark.parametrize("rule", ["theorem1", "elided", "joint", "best"])
+def test_certify_proves_more_with_them(rule):
+    predictor = cb.Samples.from_modules([deep()]).predictor(1)
+    x = torch.rand(60, 6, generator=torch.Generator().manual_seed(1))
+    settings = {"eps": 0.3, "rule": rule, "bounds": "crown"}
+    plain = cb.certify(predictor, x, **settings)
+    better = cb.certify(predictor, x, intermediates="crown", **settings)
+    assert (better.certified | ~plain.certified).all()
+    assert int(better.certified.sum()) > int(plain.certified.sum())
+    assert cb.attack(predictor, x[better.certified], eps=0.3).standing == 1.0
+
+
+def test_unknown_ones_are_refused():
+    predictor = cb.Samples.from_modules([deep()]).predictor(1)
+    with pytest.raises(cb.errors.InvalidInput, match="intermediates must be one of ibp, crown"):
+        cb.certify(predictor, torch.rand(1, 6), eps=0.1, intermediates="magic")
