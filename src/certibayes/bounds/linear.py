@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -80,12 +81,72 @@ def linear_lower(
         Lower bounds (B, S) in float64; in outward rounding they hold for the outputs of the float program, their
         differences taken exactly.
     """
+    free = Free(slopes, multipliers or {}, planes or {})
+    ended = _backwards(graph, params, boxes, specification, rounding, free, observe, folded_only)
+    if folded_only and ended.folded is not None:
+        return ended.folded
+    result = ended.constant.total(least(ended.coefficients, ended.box, rounding))
+    return result if ended.folded is None or at_input_only else torch.maximum(result, ended.folded)
+
+
+def linear_line(
+    graph: Graph,
+    params: Params,
+    boxes: Boxes,
+    specification: Tensor,
+    rounding: Rounding = IDEAL,
+    slopes: Slopes = "zero",
+    multipliers: Mapping[str, Tensor] | None = None,
+    planes: PlanesByNode | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return the linear functions of the input that ``linear_lower`` puts the box into: m >= A x + d inside it.
+
+    Returns:
+        A, (B, S, *input_shape), and d, (B, S) in float64. In outward rounding they hold for the float program as they
+        stand, with the product taken exactly.
+    """
+    free = Free(slopes, multipliers or {}, planes or {})
+    ended = _backwards(graph, params, boxes, specification, rounding, free)
+    if not rounding.outward:
+        return ended.coefficients, ended.constant.value
+    # Coefficients may be off by some units when they arrive.
+    return ended.coefficients, ended.constant.total(paid_units(ended.coefficients, ended.box, rounding).double())
+
+
+class Free(NamedTuple):
+    """What a relaxation is free to choose; see ``linear_lower``."""
+
+    slopes: Slopes
+    multipliers: Mapping[str, Tensor]
+    planes: PlanesByNode
+
+
+class Ended(NamedTuple):
+    """Where the way back ends: coefficients (B, S, ...) on a box, the constant, and the folded bound on the way."""
+
+    coefficients: Tensor
+    box: Box
+    constant: _Sum
+    folded: Tensor | None
+
+
+def _backwards(
+    graph: Graph,
+    params: Params,
+    boxes: Boxes,
+    specification: Tensor,
+    rounding: Rounding,
+    free: Free,
+    observe: Callable[[str, Tensor], None] | None = None,
+    folded_only: bool = False,
+) -> Ended:
+    """Carry coefficients from the outputs back to the input."""
     pending = {graph.nodes[-1].name: specification}
     # How many layers in a row have let coefficients pass that may be some units off.
     unpaid = {graph.nodes[-1].name: 0}
     constant = _Sum(specification, rounding)
     folded: Tensor | None = None
-    planed = planed_layers(graph) if planes else {}
+    planed = planed_layers(graph) if free.planes else {}
 
     def travel(name: str, arrived: Tensor, late: int) -> None:
         """Let coefficients arrive at the output of a node."""
@@ -107,36 +168,36 @@ def linear_lower(
             continue
         coefficients, waiting = pending.pop(node.name), unpaid.pop(node.name)
         inputs = tuple(boxes[name] for name in node.inputs)
-        slope = slopes if isinstance(slopes, str) else slopes.get(node.name, "zero")
+        slope = free.slopes if isinstance(free.slopes, str) else free.slopes.get(node.name, "zero")
         step = Step(coefficients, inputs, boxes[node.name], rounding, slope)
         if observe is not None:
             observe(node.name, coefficients)
-        if planes and node.name in planes:
+        if node.name in free.planes:
             source = planed[node.name]
             fed = source.inputs[0]
             raised = raise_units(
-                planes[node.name], coefficients, source.weights(params), boxes[fed], boxes[node.name], rounding
+                free.planes[node.name], coefficients, source.weights(params), boxes[fed], boxes[node.name], rounding
             )
             constant.add(raised.constant)
             travel(fed, raised.coefficients, 0)
             step = replace(step, coefficients=raised.rest)
         back = _linear_rule(node)(node.operation, node.weights(params), step)
         constant.add(back.constant)
-        if multipliers and node.name in multipliers:
+        if node.name in free.multipliers:
             if rounding.outward:
                 constant.add(paid_units(back.coefficients[0], inputs[0], rounding))
-            back = back._replace(coefficients=(back.coefficients[0] - multipliers[node.name],))
+            back = back._replace(coefficients=(back.coefficients[0] - free.multipliers[node.name],))
         for name, arrived in zip(node.inputs, back.coefficients, strict=True):
             travel(name, arrived, 0 if back.paid else waiting + 1)
         if node is graph.nodes[-1] and len(pending) == 1:
             # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
             folded = constant.total(least(*_only(pending, boxes), rounding))
             if folded_only:
-                return folded
+                break
+    coefficients, box = _only(pending, boxes)
     if observe is not None:
-        observe(*next(iter(pending.items())))
-    result = constant.total(least(*_only(pending, boxes), rounding))
-    return result if folded is None or at_input_only else torch.maximum(result, folded)
+        observe(INPUT, coefficients)
+    return Ended(coefficients, box, constant, folded)
 
 
 PATIENCE = 4

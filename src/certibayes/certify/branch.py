@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
-from certibayes.bounds.linear import Boxes
+from certibayes.bounds.linear import Boxes, linear_line
 from certibayes.bounds.optimise import HULL_STEPS, Relaxation, ascend, begin, bound_with
 from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
 from certibayes.bounds.planes import Planes, plane_values
@@ -106,8 +106,8 @@ class Search:
         roots = torch.arange(count, device=device)
         self.smallest_found = torch.full_like(self.known, torch.inf)
         self.worst_inputs = self.boxes[INPUT].centre.clone()
-        # Linear functions of the input that bound the margins: coefficients, and their smallest values.
-        self.root_coefficients, self.root_bounds = torch.zeros_like(self.worst_inputs), self.known.clone()
+        # Linear functions of the input that bound the margins of the roots.
+        self.line_coefficients, self.line_offsets = torch.zeros_like(self.worst_inputs), self.known.clone()
         nothing = torch.zeros_like(self.known)
         unknown = Leaves(roots, signs, self.known, torch.zeros_like(roots), nothing, self.smallest_found)
         self.leaves = self._in_parts(unknown, lambda part: self._bounded(part.problem, part.signs, part.bound, True))
@@ -156,10 +156,11 @@ class Search:
         chosen = ascend(*network, begin(*network, hull, sign), sign, steps)
         coefficients: dict[str, Tensor] = {}
         bound = bound_with(
-            chosen, *network, self.rounding, sign, is_root, lambda name, c: coefficients.update({name: c[:, 0]})
+            chosen, *network, self.rounding, sign, observe=lambda name, c: coefficients.update({name: c[:, 0]})
         )[:, 0]
         if is_root:
-            self.root_coefficients[problem], self.root_bounds[problem] = coefficients[INPUT], bound
+            line, offset = linear_line(*network, self.rounding, chosen.slopes, planes=chosen.planes)
+            self.line_coefficients[problem], self.line_offsets[problem] = line[:, 0], offset[:, 0]
         corner = boxes[INPUT].centre - boxes[INPUT].radius * coefficients[INPUT].sign()
         losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
         loss, choice = losses.max(1)

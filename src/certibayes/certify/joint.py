@@ -52,22 +52,6 @@ class Others(NamedTuple):
     least: Tensor
 
 
-def lines_of(coefficients: Tensor, lower: Tensor, box: Box) -> Lines:
-    """Return the lines whose smallest values over the boxes are the bounds ``lower``, of one network.
-
-    The bounds have paid for rounding, of coefficients that are a few units off among others, so the lines hold for the
-    float program.
-
-    Args:
-        coefficients: (P, *input_shape).
-        lower: what ``linear_lower`` made of them, float64 (P,).
-        box: (P, *input_shape).
-    """
-    smallest = least(coefficients.double()[:, None], _double(box))[:, 0]
-    size = dot(coefficients.double().abs()[:, None], box.centre.double().abs() + box.radius)[:, 0]
-    return Lines(coefficients, lower - smallest - 2.0**-40 * (lower.abs() + size))
-
-
 def height(margin: Tensor, others: Others) -> Tensor:
     """h, float64; it is continuous and grows with the margin."""
     ratio = torch.exp(-margin.abs())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from certibayes.bounds import Box, by_name
 from certibayes.certify.branch import Search
-from certibayes.certify.joint import Lines, lines_of
+from certibayes.certify.joint import Lines
 from certibayes.certify.network_bounds import known_boxes, require_sound
 from certibayes.networks import direct_sums
 from certibayes.networks.samples import pick
@@ -107,12 +107,8 @@ class Refinement:
         for index, (which, search) in self.searches.items():
             at = place[which]
             taken = at >= 0
-            some = which[taken]
-            found = lines_of(
-                search.root_coefficients[taken], search.root_bounds[taken],
-                Box(self.box.centre[some], self.box.radius[some]),
-            )  # fmt: skip
-            coefficients[index, at[taken]], offsets[index, at[taken]] = found
+            coefficients[index, at[taken]] = search.line_coefficients[taken]
+            offsets[index, at[taken]] = search.line_offsets[taken]
         return Lines(coefficients, offsets)
 
     def found(self, index: int) -> Found:
