@@ -68,8 +68,10 @@ class Region(NamedTuple):
         if bool(inside.all()):
             return boxed
         shrunk = _shrunk_l2(size, reach, radius) if self.norm == "l2" else _shrunk_l1(size, reach, radius)
-        # A little less, for the rounding of the sums above; then to floats, never away from x.
-        shrunk = shrunk * (1.0 - 8.0 * size.shape[-1] * torch.finfo(torch.float64).eps)
+        # What is left of rounding is scaled away, and a little more; then to floats, never away from x.
+        norm = shrunk.norm(p=1 if self.norm == "l1" else 2, dim=-1, keepdim=True)
+        slack = 1.0 - 8.0 * size.shape[-1] * torch.finfo(torch.float64).eps
+        shrunk = shrunk * (radius / torch.where(norm > 0, norm, 1.0)).clamp(max=1.0) * slack
         own = self.x.flatten(1)
         rounded = (x + away.sign() * shrunk).to(z.dtype)
         outside = (rounded.double() - x).abs() > shrunk
