@@ -86,6 +86,7 @@ def attack(
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
     require_floats(x, "the inputs")
     require_domain(x, domain)
+    x = x.detach()
     decides, guide = _judge_and_guide(predictor, judge, draws, seed, x.device)
     parts = x.split(batch_size)
     with torch.no_grad():
