@@ -9,13 +9,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import certification, training_step
+from benchmarks import attack, certification, training_step
 
-BARS = {"certification": 1.5, "training step": 4.0}
+BARS = {"certification": 1.5, "training step": 4.0, "attack": 1.5}
 
 
 def main() -> None:
-    results = {"certification": certification.main(), "training step": training_step.main()}
+    results = {
+        "certification": certification.main(),
+        "training step": training_step.main(),
+        "attack": attack.main(),
+    }
     if "--json" in sys.argv:
         print(json.dumps({"threads": torch.get_num_threads(), **results}))
         return

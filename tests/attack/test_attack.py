@@ -241,7 +241,7 @@ class TestErrors:
         self.refuse("eps", eps=eps)
 
     def test_an_unknown_method(self):
-        self.refuse("method", method="fgsm")
+        self.refuse("method", method="fgsn")
 
     def test_a_single_input_without_its_batch_dimension(self):
         self.refuse("batch dimension", x=self.x[0])

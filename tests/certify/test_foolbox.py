@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import certibayes as cb
+from certibayes.attack import region_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # foolbox and what it imports, not ours
@@ -51,3 +52,32 @@ def test_no_certified_point_falls(predictor, attack):
     assert not bool((fallen & certified).any())
     if attack == "pgd":
         assert bool(fallen[~certified].any())  # the attack can do something
+
+
+def test_a_predictor_goes_into_foolbox_as_it_is(predictor, recwarn):
+    x, y = cb.data.load("digits").test
+    model = foolbox.PyTorchModel(cb.Predictor(predictor.graph, predictor.samples), bounds=(0, 1))
+    assert foolbox.accuracy(model, x[:50], y[:50]) == pytest.approx(
+        float((predictor.predict(x[:50]) == y[:50]).double().mean())
+    )
+    assert not [w for w in recwarn if "training mode" in str(w.message)]
+
+
+THEIRS = {
+    "linf": (0.05, lambda: foolbox.attacks.LinfPGD(steps=20)),
+    "l2": (0.5, lambda: foolbox.attacks.L2PGD(steps=20)),
+    "l1": (2.0, lambda: foolbox.attacks.SparseL1DescentAttack(steps=20)),
+}
+
+
+@pytest.mark.parametrize("norm", THEIRS)
+def test_our_attack_breaks_no_less_than_foolbox(predictor, norm):
+    """Same steps, one start: an attack that lags behind a third party's is no upper bound to trust."""
+    x, y = cb.data.load("digits").test
+    x, y = x[:100], y[:100]
+    eps, theirs = THEIRS[norm]
+    found = theirs()(foolbox.PyTorchModel(predictor, bounds=(0, 1)), x, y, epsilons=eps)[1]
+    inside = region_of(x, eps, norm, (0.0, 1.0)).project(found)
+    standing = float((predictor.predict(inside) == y).double().mean())
+    ours = cb.attack(predictor, x, y, eps=eps, norm=norm, domain=(0.0, 1.0), steps=20, restarts=2)
+    assert 0.0 < ours.standing <= standing < float((predictor.predict(x) == y).double().mean())

@@ -1,15 +1,30 @@
 """A callable x -> log-probabilities and a ball: the worst input that was found."""
 
-from certibayes.attack.attack import Attacked, attack
-from certibayes.attack.pgd import PGDSettings, ascend, cross_entropy_loss, label_scores, margin_loss, pgd
+from certibayes.attack.apgd import APGDSettings
+from certibayes.attack.attack import attack
+from certibayes.attack.ensemble import GROUPS, METHODS
+from certibayes.attack.losses import LOSSES, cross_entropy_loss, dlr_loss, label_scores, margin_loss
+from certibayes.attack.pgd import PGDSettings, ascend, pgd
+from certibayes.attack.region import NORMS, Region, region_of
+from certibayes.attack.result import Attacked
+from certibayes.attack.square import SquareSettings
 
 __all__ = [
+    "GROUPS",
+    "LOSSES",
+    "METHODS",
+    "NORMS",
+    "APGDSettings",
     "Attacked",
     "PGDSettings",
+    "Region",
+    "SquareSettings",
     "ascend",
     "attack",
     "cross_entropy_loss",
+    "dlr_loss",
     "label_scores",
     "margin_loss",
     "pgd",
+    "region_of",
 ]

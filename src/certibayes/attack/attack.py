@@ -2,87 +2,161 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from certibayes.attack.pgd import PGDSettings, pgd
+from certibayes.attack.ensemble import Budget, methods_of, run_in_order
+from certibayes.attack.region import region_of
+from certibayes.attack.resampled import Resamplable, Resampled
+from certibayes.attack.result import Attacked
+from certibayes.attack.search import LogProbabilities, Search
 from certibayes.bounds import Domain
-from certibayes.bounds.checks import require_count, require_domain, require_floats, require_labels, require_radius
+from certibayes.bounds.checks import (
+    require_count,
+    require_domain,
+    require_floats,
+    require_labels,
+)
 from certibayes.errors import InvalidInput
 from certibayes.networks.seeds import derived_seed
 
 
-@dataclass(frozen=True)
-class Attacked:
-    """The outcome of an attack: an upper bound on robustness, never a proof of it.
-
-    Attributes:
-        inputs: the worst inputs found, inside ball and domain, (B, ...).
-        labels: what each input should be classified as, (B,).
-        predicted: what the attacked inputs are classified as, (B,).
-        success: where the two differ, (B,); misclassified clean inputs count.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    predicted: Tensor
-    success: Tensor
-
-    @property
-    def standing(self) -> float:
-        """Fraction of all points still classified as their label."""
-        return float((~self.success).double().mean()) if len(self.success) else 0.0
-
-
 def attack(
-    predictor: nn.Module,
+    predictor: nn.Module | Resamplable,
     x: Tensor,
     y: Tensor | None = None,
     *,
-    eps: float,
-    method: str = "pgd",
+    eps: float | Tensor,
+    method: str | Sequence[str] = "pgd",
+    norm: str = "linf",
     domain: Domain = None,
     steps: int = 40,
     restarts: int = 4,
+    queries: int = 500,
+    losses: Sequence[str] = ("margin", "cross-entropy"),
+    momentum: float = 0.0,
+    step_size: float | None = None,
+    draws: int = 8,
+    judge: nn.Module | None = None,
     seed: int = 0,
     batch_size: int = 500,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Attacked:
-    """Look for inputs within ``eps`` (l-infinity) of ``x`` that are not classified as ``y``.
+    """Look for inputs within ``eps`` of ``x`` that are not classified as ``y``.
+
+    Every input that is tried lies in the ball and in the domain, and counts only as the predictor itself classifies
+    it. What stands is an upper bound on what can be certified, and no proof.
+
+    Given a posterior instead of a predictor, gradients are those of weights drawn afresh at every step (``draws`` of
+    them, averaged as predictions are), as they are for a model that draws new weights at every call. Such a model
+    classifies the same input now so and now so; for the result to mean something, inputs are judged by one fixed
+    predictor, ``judge``.
 
     Args:
-        predictor: maps inputs (B, ...) to log-probabilities (B, C), such as ``posterior.predictor()``.
+        predictor: maps inputs (B, ...) to log-probabilities (B, C), such as ``posterior.predictor()``; or a posterior.
         x: inputs (B, ...), inside the domain.
         y: labels (B,); the predicted classes by default.
-        eps: radius.
-        method: ``"pgd"``.
+        eps: radius; one for each point, (B,); or, for l-infinity, one for each input value.
+        method: ``"fgsm"``, ``"pgd"``, ``"apgd-ce"``, ``"apgd-dlr"``, ``"square"``; ``"apgd"`` for both Auto-PGDs;
+            ``"ensemble"`` for all but FGSM; or a list of names. Several run in order, each on the points that still
+            stand.
+        norm: of the ball: ``"linf"``, ``"l2"`` or ``"l1"``.
         domain: smallest and largest value of an input, or None.
-        steps: iterations a restart.
-        restarts: starts; the first is the point itself, the others are random.
-        seed: of the starts.
+        steps: iterations a restart of PGD and Auto-PGD.
+        restarts: starts of PGD and Auto-PGD; the first is the point itself, the others are random.
+        queries: inputs that Square tries for each point.
+        losses: of PGD, in turn: ``"margin"``, ``"cross-entropy"``, ``"dlr"``.
+        momentum: of PGD.
+        step_size: of PGD, relative to ``eps``; 2.5 / steps by default.
+        draws: weights drawn at every step, where a posterior is attacked.
+        judge: the fixed predictor that decides, where a posterior is attacked; ``posterior.predictor(seed=seed)`` by
+            default.
+        seed: of starts, of Square, and of fresh weights.
         batch_size: inputs attacked at once.
+        progress: called with (looks at the model so far, the most there can be).
     """
-    if method != "pgd":
-        raise InvalidInput(f'method must be "pgd", got {method!r}.')
+    methods, losses = methods_of(method), (losses,) if isinstance(losses, str) else tuple(losses)
+    budget = Budget(steps, restarts, queries, losses, momentum, step_size)
+    budget.pgd.require()
+    for value, name in ((queries, "queries"), (draws, "draws"), (batch_size, "batch_size")):
+        require_count(value, name)
     if getattr(predictor, "task", "classification") != "classification":
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
-    require_radius(eps)
-    require_count(batch_size, "batch_size")
     require_floats(x, "the inputs")
     require_domain(x, domain)
+    x = x.detach()
+    decides, guide = _judge_and_guide(predictor, judge, draws, seed, x.device)
+    parts = x.split(batch_size)
     with torch.no_grad():
-        clean = torch.cat([predictor(part) for part in x.split(batch_size)])
+        clean = torch.cat([decides(part) for part in parts])
     labels = clean.argmax(-1) if y is None else y.to(x.device)
     require_labels(labels, clean.shape[-1], len(x))
-    settings = PGDSettings(steps, restarts)
-    found, predicted = [], []
-    for index, (part, part_labels) in enumerate(zip(x.split(batch_size), labels.split(batch_size), strict=True)):
-        # A stream of its own for each batch, so that more restarts only ever add to fewer.
-        generator = torch.Generator(x.device).manual_seed(derived_seed(seed, "attack", index))
-        worst = pgd(predictor, part, part_labels, eps, domain, generator, settings)
-        found.append(worst)
-        with torch.no_grad():
-            predicted.append(predictor(worst).argmax(-1))
-    classes = torch.cat(predicted)
-    return Attacked(torch.cat(found), labels, classes, classes != labels)
+    if bool(clean.isnan().any()):
+        raise InvalidInput(
+            "the predictor answers NaN for some inputs; there is nothing to attack. Look at its weights."
+        )
+    region = region_of(x, eps, norm, domain)
+    if clean.shape[-1] == 1:
+        methods = ()  # with a single class there is nowhere to go
+    bar = _Bar(progress, budget, methods, len(parts))
+    found, predicted, broken_by = [], [], []
+    for number, index in enumerate(torch.arange(len(x), device=x.device).split(batch_size)):
+        search = Search(decides, region.pick(index), labels[index], guide, bar.tick, clean[index])
+
+        def stream(name: str, number: int = number) -> torch.Generator:
+            """Each batch and attack has a stream of its own, so that doing more only ever adds to doing less."""
+            return torch.Generator(x.device).manual_seed(derived_seed(seed, "attack", name, number))
+
+        broken_by.append(run_in_order(methods, search, budget, stream, bar.finished))
+        found.append(search.best)
+        predicted.append(search.predicted)
+    inputs, classes = torch.cat(found), torch.cat(predicted)
+    return Attacked(
+        inputs, labels, classes, classes != labels, region.distance(inputs), torch.cat(broken_by), methods, norm
+    )
+
+
+def _judge_and_guide(
+    predictor: nn.Module | Resamplable, judge: nn.Module | None, draws: int, seed: int, device: torch.device
+) -> tuple[LogProbabilities, LogProbabilities | None]:
+    """Return who decides, and whose gradients are followed where that is someone else."""
+    if not isinstance(predictor, nn.Module):
+        if not isinstance(predictor, Resamplable):
+            raise InvalidInput(
+                f"attack takes a module or a posterior, got {type(predictor).__name__}. "
+                "Wrap a function in an nn.Module."
+            )
+        fixed = predictor.predictor(seed=seed, device=device) if judge is None else judge
+        return fixed, Resampled(predictor, draws, seed)
+    if judge is not None:
+        raise InvalidInput("a predictor judges itself; judge is for attacks on a posterior. Leave it out.")
+    return predictor, None
+
+
+class _Bar:
+    """Counts looks at the model and tells how far the attack is.
+
+    Points fall, so an attack may end early; the count then jumps to where it would have ended.
+    """
+
+    def __init__(
+        self, progress: Callable[[int, int], None] | None, budget: Budget, methods: Sequence[str], batches: int
+    ):
+        self.progress, self.budget = progress, budget
+        self.total = batches * sum(budget.looks(name) for name in methods)
+        self.done = self.ended = 0
+
+    def tick(self) -> None:
+        """One more look."""
+        self.done += 1
+        if self.progress is not None:
+            self.progress(min(self.done, self.total), self.total)
+
+    def finished(self, method: str) -> None:
+        """One more attack on one more batch is over."""
+        self.ended += self.budget.looks(method)
+        self.done = self.ended
+        if self.progress is not None:
+            self.progress(self.done, self.total)

@@ -1,7 +1,10 @@
 """Projected gradient descent (Madry et al., 2018): the worst input that was found, which may not be the worst.
 
-Written for any callable that maps inputs to log-probabilities, so the same code attacks a single network during
-training and a posterior predictive afterwards. Every iterate is projected onto ball and domain.
+    x_{k+1} = project( x_k + α r direction(g_k) ),    g_k = μ g_{k-1} + ∇ loss(x_k) / ‖∇ loss(x_k)‖₁,
+
+where direction is the steepest one of the norm and μ the momentum (Dong et al., 2018; 0 by default). Written for any
+callable that maps inputs to log-probabilities, so the same code attacks a single network during training and a
+posterior predictive afterwards. Every iterate is projected onto ball and domain.
 """
 
 from __future__ import annotations
@@ -12,31 +15,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Domain, ball
+from certibayes.attack.losses import LOSSES, Loss
+from certibayes.attack.region import region_of
+from certibayes.attack.search import LogProbabilities, Search
+from certibayes.bounds import Domain
 from certibayes.errors import InvalidInput
-
-LogProbabilities = Callable[[Tensor], Tensor]
-"""Inputs (B, ...) -> log-probabilities (B, C)."""
-
-
-def label_scores(scores: Tensor, y: Tensor) -> Tensor:
-    """Pick each example's own column out of (B, C)."""
-    return scores.gather(-1, y[:, None]).squeeze(-1)
-
-
-def cross_entropy_loss(log_probabilities: Tensor, y: Tensor) -> Tensor:
-    """-log p(y), per example."""
-    return -label_scores(log_probabilities, y)
-
-
-def margin_loss(log_probabilities: Tensor, y: Tensor) -> Tensor:
-    """Log-probability of the best rival minus that of the label, per example; positive once the attack succeeds."""
-    is_label = y[:, None] == torch.arange(log_probabilities.shape[-1], device=y.device)
-    rivals = log_probabilities.masked_fill(is_label, -torch.inf).amax(-1)
-    return rivals - label_scores(log_probabilities, y)
-
-
-LOSSES = {"cross-entropy": cross_entropy_loss, "margin": margin_loss}
 
 
 def ascend(
@@ -68,13 +51,24 @@ class PGDSettings(NamedTuple):
         steps: iterations a restart.
         restarts: random starts; the first one starts at the input itself.
         step_size: relative to eps; None takes 2.5 / steps.
-        losses: taken in turn by the restarts.
+        losses: taken in turn by the restarts: ``"margin"``, ``"cross-entropy"``, ``"dlr"``.
+        momentum: how much of the last direction is kept, from 0 to 1.
     """
 
     steps: int = 40
     restarts: int = 4
     step_size: float | None = None
     losses: tuple[str, ...] = ("margin", "cross-entropy")
+    momentum: float = 0.0
+
+    def require(self) -> None:
+        """Raise if there is nothing to do, or no such loss."""
+        if self.steps < 1 or self.restarts < 1:
+            raise InvalidInput(f"steps and restarts must be at least 1, got {self.steps}, {self.restarts}.")
+        if not self.losses or any(name not in LOSSES for name in self.losses):
+            raise InvalidInput(f"losses must be some of {', '.join(LOSSES)}, got {self.losses}.")
+        if not 0.0 <= self.momentum <= 1.0:
+            raise InvalidInput(f"momentum must be from 0 to 1, got {self.momentum}.")
 
 
 def pgd(
@@ -85,6 +79,7 @@ def pgd(
     domain: Domain,
     generator: torch.Generator,
     settings: PGDSettings = PGDSettings(),  # noqa: B008 - an immutable tuple
+    norm: str = "linf",
 ) -> Tensor:
     """Attack a batch and return, for each input, the iterate with the largest margin loss, (B, ...).
 
@@ -92,69 +87,50 @@ def pgd(
         log_probabilities: the predictor.
         x: inputs (B, ...), inside the domain.
         y: labels (B,), which the attack tries to leave.
-        eps: l-infinity radius, or radii that broadcast against ``x``.
+        eps: radius, one for each point, or for l-infinity radii that broadcast against ``x``.
         domain: smallest and largest value of an input, or None.
         generator: of the random starts, on the device of ``x``.
         settings: see there.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
     """
-    if settings.steps < 1 or settings.restarts < 1:
-        raise InvalidInput(f"steps and restarts must be at least 1, got {settings.steps}, {settings.restarts}.")
-    lower, upper = ball(x, eps, domain)
-    # Where x sits on the border of its domain, x - eps may round past it; x itself is always allowed.
-    lower, upper = torch.minimum(lower, x), torch.maximum(upper, x)
-    relative = settings.step_size if settings.step_size is not None else 2.5 / settings.steps
-    step_size = eps * relative if isinstance(eps, Tensor) else x.new_full((1,) * x.dim(), eps * relative)
-    step_size = step_size.expand(len(x), *step_size.shape[1:])
-    best = x.clone()
-    with torch.no_grad():
-        best_margin = margin_loss(log_probabilities(x), y)
+    search = Search(log_probabilities, region_of(x, eps, norm, domain), y)
+    projected_gradient(search, settings, generator)
+    return search.best
+
+
+def projected_gradient(search: Search, settings: PGDSettings, generator: torch.Generator) -> None:
+    """Climb from every start in turn with the points that still stand."""
+    settings.require()
     for restart in range(settings.restarts):
-        standing = (best_margin <= 0).nonzero().squeeze(-1)
-        if standing.numel() == 0:
-            break
-        low, high = lower[standing], upper[standing]
-        start = x[standing]
-        if restart > 0:
-            noise = torch.rand(low.shape, generator=generator, dtype=low.dtype, device=low.device)
-            start = low + noise * (high - low)
-        loss = LOSSES[settings.losses[restart % len(settings.losses)]]
-        _climb(log_probabilities, loss, start, y, lower, upper, settings.steps, step_size, standing, best, best_margin)
-    return best
-
-
-def _climb(
-    log_probabilities: LogProbabilities,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    start: Tensor,
-    y: Tensor,
-    lower: Tensor,
-    upper: Tensor,
-    steps: int,
-    step_size: Tensor,
-    standing: Tensor,
-    best: Tensor,
-    best_margin: Tensor,
-) -> None:
-    """Climb from ``start`` for the points ``standing``, keeping in ``best`` the iterate with the largest margin.
-
-    A point that has fallen is not attacked further, so weak networks cost little.
-    """
-    x = torch.clamp(start, lower[standing], upper[standing])
-    for step in range(steps + 1):
-        x = x.detach().requires_grad_(step < steps)
-        outputs = log_probabilities(x)
-        with torch.no_grad():
-            margin = margin_loss(outputs, y[standing])
-            better = margin > best_margin[standing]
-            best[standing[better]] = x.detach()[better]
-            best_margin[standing[better]] = margin[better]
-        if step == steps:
+        index = search.standing()
+        if index.numel() == 0:
             return
-        (gradient,) = torch.autograd.grad(loss(outputs, y[standing]).sum(), x)
-        with torch.no_grad():
-            alive = best_margin[standing] <= 0
-            standing = standing[alive]
-            if standing.numel() == 0:
+        # Drawn for the whole batch: where a point starts does not depend on which others have fallen.
+        starts = search.region.start(generator) if restart > 0 else search.region.x
+        loss = LOSSES[settings.losses[restart % len(settings.losses)]]
+        _climb(search, index, starts[index], loss, settings)
+
+
+def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: PGDSettings) -> None:
+    """Climb from ``x`` with the points ``index``; one that has fallen is left alone, so weak networks cost little."""
+    share = settings.step_size if settings.step_size is not None else 2.5 / settings.steps
+    place = search.region.pick(index)
+    kept = torch.zeros_like(x) if settings.momentum > 0 else None
+    for _ in range(settings.steps):
+        _, direction = search.climb(index, x, loss)
+        if kept is not None:
+            kept = direction = settings.momentum * kept + _unit(direction)
+        alive = search.margin[index] <= 0
+        if not bool(alive.all()):
+            index, x, direction, place = index[alive], x[alive], direction[alive], place.pick(alive)
+            kept = None if kept is None else kept[alive]
+            if index.numel() == 0:
                 return
-            moved = x[alive] + step_size[standing] * gradient[alive].sign()
-            x = torch.clamp(moved, lower[standing], upper[standing])
+        x = place.project(x + place.step(x, direction, share))
+    search.look(index, x)
+
+
+def _unit(gradient: Tensor) -> Tensor:
+    """Scale each gradient to an l1 norm of 1, so that no single step outweighs the others; 0 stays 0."""
+    size = gradient.abs().flatten(1).sum(-1).view(-1, *[1] * (gradient.dim() - 1))
+    return gradient / torch.where(size > 0, size, 1.0)

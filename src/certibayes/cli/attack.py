@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from certibayes.attack import attack
+from certibayes.attack import GROUPS, METHODS, NORMS, Attacked, attack
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import (
     AtLeast,
@@ -20,21 +23,40 @@ from certibayes.cli.options import (
     SamplesOption,
     SeedOption,
 )
-from certibayes.cli.terminal import check_bar, console, notes, print_json, told_plainly
+from certibayes.cli.terminal import check_bar, console, print_json, progress_bar, told_plainly
+from certibayes.experiments.tables import require_format, write_table
 
 
 def attack_command(
     run: RunArgument,
     dataset: DatasetOption = None,
     eps: EpsOption = 0.1,
-    method: Annotated[str, typer.Option(help="The attack: pgd.")] = "pgd",
-    steps: Annotated[int, typer.Option(help="Iterations a restart.")] = 40,
+    method: Annotated[
+        str,
+        typer.Option(
+            help=f"The attack: {', '.join(METHODS)}; apgd for both of them; ensemble for "
+            f"{', '.join(GROUPS['ensemble'])}, each on what the last one left; or names with commas."
+        ),
+    ] = "pgd",
+    norm: Annotated[str, typer.Option(help=f"Norm of the ball: {', '.join(NORMS)}.")] = "linf",
+    steps: Annotated[int, typer.Option(help="Iterations a restart, of PGD and Auto-PGD.")] = 40,
     restarts: Annotated[int, typer.Option(help="Starts; the first is the point itself, the others are random.")] = 4,
+    queries: Annotated[int, typer.Option(help="Inputs that Square tries for each point.")] = 500,
+    draws: Annotated[
+        int | None,
+        typer.Option(
+            help="Follow gradients of so many weights drawn afresh at every step, instead of the predictor's own. The "
+            "predictor still judges."
+        ),
+    ] = None,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
     data_dir: DataDir = None,
     device: DeviceOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write a table of the points, as CSV or, if so named, .parquet.")
+    ] = None,
     at_least: AtLeast = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -42,27 +64,63 @@ def attack_command(
 
     An attack gives an upper bound on robustness and proves nothing; `certibayes certify` gives the lower bound.
 
-    Example: certibayes attack runs/a --eps 0.1 --limit 500
+    Example: certibayes attack runs/a --eps 0.1 --method ensemble --limit 500
     """
     with told_plainly():
+        form = "parquet" if out is not None and out.suffix == ".parquet" else "csv"
+        require_format(form)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
-        with notes.status(f"attacking {len(case.x)} points"):
-            result = attack(
-                case.predictor, case.x, case.y, eps=eps, method=method, domain=case.domain, steps=steps,
-                restarts=restarts, seed=seed,
-            )  # fmt: skip
-        accuracy = float((case.predictor.predict(case.x) == case.y).double().mean())
-        record = {
-            "n": len(case.x), "accuracy": accuracy, "standing": result.standing, "eps": eps, "method": method,
-            "steps": steps, "restarts": restarts, "samples": case.predictor.size, "dataset": case.dataset,
-            "digest": case.predictor.digest,
+        settings: dict[str, Any] = {
+            "eps": eps, "method": method.split(","), "norm": norm, "domain": case.domain, "steps": steps,
+            "restarts": restarts, "queries": queries, "seed": seed,
         }  # fmt: skip
+        with progress_bar("attacking", shown=not as_json) as move:
+            if draws is None:
+                result = attack(case.predictor, case.x, case.y, progress=move, **settings)
+            else:
+                result = attack(
+                    case.posterior, case.x, case.y, draws=draws, judge=case.predictor, progress=move, **settings
+                )
+        after = result.standing_after()
+        if out is not None:
+            _store(out, form, result)
         if as_json:
-            print_json(record)
+            print_json(
+                {
+                    "n": len(case.x), "accuracy": after["clean"], "standing": result.standing, "after": after,
+                    "eps": eps, "norm": norm, "method": method, "steps": steps, "restarts": restarts,
+                    "queries": queries, "draws": draws, "samples": case.predictor.size, "dataset": case.dataset,
+                    "digest": case.predictor.digest,
+                }
+            )  # fmt: skip
         else:
             console.print(
                 f"[bold]{100 * result.standing:.2f}%[/bold] of {len(case.x)} points still stand at eps {eps:g} "
-                f"({method}, {steps} steps, {restarts} restarts); accuracy {100 * accuracy:.2f}%",
+                f"({norm}; {', '.join(result.methods)}); accuracy {100 * after['clean']:.2f}%",
                 highlight=False,
             )
+            if len(result.methods) > 1:
+                _print_table(after)
+            if out is not None:
+                console.print(f"points in [bold]{escape(str(out))}[/bold]", highlight=False)
         check_bar(result.standing, at_least, "fraction standing")
+
+
+def _print_table(after: dict[str, float]) -> None:
+    table = Table("after", "standing")
+    table.columns[1].justify = "right"
+    for name, share in after.items():
+        table.add_row("no attack" if name == "clean" else name, f"{100 * share:.2f}%")
+    console.print(table)
+
+
+def _store(out: Path, form: str, result: Attacked) -> None:
+    columns = {
+        "point": range(len(result.success)),
+        "label": result.labels.tolist(),
+        "predicted": result.predicted.tolist(),
+        "stands": (~result.success).tolist(),
+        "broken_by": result.breakers(),
+        "distance": result.distance.tolist(),
+    }
+    write_table(out, columns, form)

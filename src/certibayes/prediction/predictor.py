@@ -43,6 +43,8 @@ class Predictor(nn.Module):
                 )
             # Parameter names hold dots, which buffers may not, so buffers are numbered.
             self.register_buffer(f"samples_{index}", tensor)
+        # Nothing here behaves differently in training; tools that ask, such as Foolbox, should not have to warn.
+        self.eval()
 
     @property
     def samples(self) -> dict[str, Tensor]:
