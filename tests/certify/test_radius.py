@@ -8,6 +8,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.certify import ALL_RULES
+from certibayes.certify.certify import DEFAULT_BOUNDS
 from certibayes.certify.radius import certified_radius
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
@@ -107,7 +108,7 @@ def test_stronger_rules_reach_at_least_as_far(rule):
     plain = certified_radius(predictor, x, domain=DOMAIN, tolerance=0.01)
     found = certified_radius(predictor, x, rule=rule, domain=DOMAIN, tolerance=0.01)
     assert bool((found.radius >= plain.radius).all())
-    assert found.bounds == ("alpha-crown" if rule == "best" else "ibp") and found.bounds in found.statement
+    assert found.bounds == DEFAULT_BOUNDS.get(rule, "ibp") and found.bounds in found.statement
     for i in range(len(x)):
         eps = float(found.radius[i])
         assert cb.certify(predictor, x[i : i + 1], eps=eps, rule=rule, domain=DOMAIN).certified.all()
