@@ -138,7 +138,8 @@ def test_the_command(study):
     arguments += ["--limit", "20", "--out", str(out)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "140"})
     assert result.exit_code == 0, result.output
-    assert "confirmed" in result.output and "AUROC" in result.output
+    assert "claim" in result.output and "AUROC" in result.output
+    assert "fails" in result.output or "holds" in result.output
     record = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     assert [row["likelihood"] for row in record["rows"]] == ["standard", "robust"]
     assert record["rows"][0]["in_accuracy"] == rows[0].figures["in"]["accuracy"]

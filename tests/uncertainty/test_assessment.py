@@ -7,7 +7,7 @@ import torch
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
-from certibayes.uncertainty import accuracy, assess, auroc, likelihood_ratio, score_of, uncertainty
+from certibayes.uncertainty import accuracy, assess, auroc, likelihood_ratio, push_on, score_of, uncertainty
 
 
 def predictor(classes=3, samples=4, seed=0, width=0.5):
@@ -49,12 +49,36 @@ def test_in_and_out_are_not_swapped(found):
     assert assessment.summary()["likelihood_ratio"] == pytest.approx(1 / swapped["likelihood_ratio"])
 
 
-def test_attacked_inputs_are_measured_where_the_attack_left_them(found):
-    network, _, assessment = found
+def test_attacked_inputs_are_measured_where_they_were_pushed(found):
+    network, x, assessment = found
     figures = assessment.summary()["adversarial"]
-    again = uncertainty(network, assessment.attack.inputs)
+    pushed = push_on(network, x, torch.arange(30) % 3, assessment.attack.inputs, eps=0.05, domain=(0, 1), steps=3)
+    again = uncertainty(network, pushed)
     assert figures["predictive_entropy"] == pytest.approx(float(again.predictive_entropy.mean()))
     assert figures["accuracy"] == assessment.attack.standing <= assessment.summary()["in"]["accuracy"]
+
+
+def test_pushing_on_stays_in_the_ball_and_never_helps_the_label():
+    network, x, y = predictor(), inputs(23), torch.arange(23) % 3
+    start = (x + 0.2 * torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) - 0.1).clamp(0, 1)
+
+    def given_to_label(at):
+        return network(at).gather(-1, y[:, None]).squeeze(-1)
+
+    pushed = push_on(network, x, y, start, eps=0.1, domain=(0, 1), steps=10, batch_size=7)
+    assert float((pushed - x).abs().max()) <= 0.1 + 1e-6 and 0 <= float(pushed.min()) <= float(pushed.max()) <= 1
+    assert bool((given_to_label(pushed) <= given_to_label(start)).all())
+    assert float(given_to_label(pushed).mean()) < float(given_to_label(start).mean()) - 0.01
+
+
+def test_pushing_on_finds_the_worst_corner_of_a_linear_network():
+    net = torch.nn.Linear(4, 2)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[1.0, -1.0, 2.0, 0.5], [0.0, 0.0, 0.0, 0.0]]))
+        net.bias.zero_()
+    network, x = cb.Point(net, input_shape=(4,)).predictor(1), torch.full((1, 4), 0.5)
+    pushed = push_on(network, x, torch.tensor([0]), x, eps=0.25, steps=4)
+    torch.testing.assert_close(pushed, torch.tensor([[0.25, 0.75, 0.25, 0.25]]))
 
 
 def test_without_a_radius_nothing_is_attacked():

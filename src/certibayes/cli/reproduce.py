@@ -102,24 +102,24 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _doubt_table(rows: list[DoubtRow], claims: list[Claim], dataset: str, foreign: str) -> Table:
-    title = f"expected entropy on {dataset} (in), on {foreign} (out), under PGD; does the paper's claim hold?"
+    title = f"expected entropy on {dataset} (in), on {foreign} (out) and under PGD"
     table = Table(title=title, title_style="bold")
     table.add_column("method")
     table.add_column("T", justify="right")
     table.add_column("likelihood")
-    for name in ("accuracy", "ECE", "in", "out", "PGD", "AUROC", "ratio"):
+    for name in ("accuracy", "in", "out", "PGD", "AUROC", "ratio"):
         table.add_column(name, justify="right")
-    table.add_column("claim")
+    table.add_column("paper's claim")
     verdicts = {(c.method, c.temperature, c.seed): c.confirmed for c in claims}
-    words = {True: "[green]confirmed[/green]", False: "[red]not confirmed[/red]", None: "diverged"}
+    words = {True: "[green]holds[/green]", False: "[red]fails[/red]", None: "diverged"}
     for row in rows:
         f, robust = row.figures, row.likelihood == "robust"
         verdict = words[verdicts[row.method, row.temperature, row.seed]] if robust else ""
         start = (row.method, f"{row.temperature:g}", row.likelihood)
         if "diverged" in f:
-            table.add_row(*start, *["–"] * 7, verdict, end_section=robust)
+            table.add_row(*start, *["–"] * 6, verdict, end_section=robust)
             continue
-        shown = [f"{100 * f['in']['accuracy']:.1f}%", f"{f['in']['ece']:.3f}"]
+        shown = [f"{100 * f['in']['accuracy']:.1f}%"]
         shown += [f"{f[part]['expected_entropy']:.3f}" for part in ("in", "out", "adversarial")]
         shown += [f"{f['detection']['expected_entropy']['auroc']:.3f}", f"{f['likelihood_ratio']:.3f}"]
         table.add_row(*start, *shown, verdict, end_section=robust)

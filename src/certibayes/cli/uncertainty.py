@@ -68,7 +68,7 @@ def uncertainty_command(
     with told_plainly():
         require_format(form)
         paths = [run] if other is None else [run, other]
-        opened = [open_run(path, inside, data_dir, samples, seed, limit, device) for path in paths]
+        opened = [open_run(path, inside, data_dir, samples, seed, limit, device, "--in") for path in paths]
         dataset = opened[0].dataset
         if any(case.dataset != dataset for case in opened):
             raise InvalidInput("the two runs were trained on different data; say with --in what is familiar.")

@@ -1,5 +1,6 @@
 """Doubt, measured: entropies, foreign inputs, calibration, selective accuracy; and whether Markov chains have mixed."""
 
+from certibayes.uncertainty.adversarial import push_on
 from certibayes.uncertainty.assessment import Assessment, assess
 from certibayes.uncertainty.calibration import (
     Reliability,
@@ -48,6 +49,7 @@ __all__ = [
     "histogram",
     "likelihood_ratio",
     "negative_log_likelihood",
+    "push_on",
     "reliability",
     "risk_coverage",
     "score_of",

@@ -13,6 +13,7 @@ from certibayes.bounds import Domain
 from certibayes.bounds.checks import require_labels
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
+from certibayes.uncertainty.adversarial import push_on
 from certibayes.uncertainty.calibration import Reliability, accuracy, brier_score, negative_log_likelihood, reliability
 from certibayes.uncertainty.detection import SCORES, Histogram, detect, histogram, likelihood_ratio, score_of
 from certibayes.uncertainty.entropy import Uncertainty, uncertainty
@@ -27,8 +28,8 @@ class Assessment:
         inside: on in-distribution inputs, n of them.
         labels: of these, (n,).
         outside: on out-of-distribution inputs, m of them.
-        attacked: on the in-distribution inputs after an attack, or None if none was asked for.
-        attack: what the attack found, likewise.
+        attacked: on adversarial examples of the in-distribution inputs (``push_on``), or None if none were asked for.
+        attack: what the attack found, from where they were pushed on; likewise.
     """
 
     inside: Uncertainty
@@ -99,7 +100,7 @@ def assess(
         x: in-distribution inputs, (n, ...).
         y: their labels, (n,).
         outside: out-of-distribution inputs of the same shape, (m, ...); labels are not needed.
-        eps: radius of the attack on ``x``, by PGD away from ``y``.
+        eps: radius of adversarial examples of ``x``: PGD away from ``y``, then pushed on (``push_on``).
         domain: smallest and largest value of an input, for the attack.
         steps: iterations of the attack.
         restarts: of the attack.
@@ -119,7 +120,8 @@ def assess(
     found = attacked = None
     if eps is not None:
         found = attack(predictor, x, y, eps=eps, method="pgd", domain=domain, steps=steps, restarts=restarts, seed=seed)
-        attacked = _cpu(uncertainty(predictor, found.inputs))
+        pushed = push_on(predictor, x, y.to(x.device), found.inputs, eps=eps, domain=domain, steps=steps)
+        attacked = _cpu(uncertainty(predictor, pushed))
     return Assessment(_cpu(uncertainty(predictor, x)), y.cpu(), _cpu(uncertainty(predictor, outside)), attacked, found)
 
 
