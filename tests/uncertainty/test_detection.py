@@ -1,6 +1,8 @@
 """Detection figures against the definitions that are obviously right: all pairs, all thresholds, all bins."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -147,3 +149,8 @@ def test_the_ends_of_the_range_belong_to_it():
 def test_scores_that_fit_no_histogram(scores):
     with pytest.raises(InvalidInput):
         histogram(scores, 2.0)
+
+
+def test_torchmetrics_is_imported_only_where_it_is_needed():
+    code = "import sys, certibayes.cli; sys.exit('torchmetrics' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -166,6 +166,8 @@ def _table(record: dict[str, Any]) -> Table:
 
     add("temperature", "", "temperature")
     add("accuracy", ".2%", "in", "accuracy")
+    if record["eps"] is not None:
+        add(f"accuracy, PGD ±{record['eps']:g}", ".2%", "adversarial", "accuracy")
     for title, key in (
         ("negative log-likelihood", "nll"),
         ("Brier score", "brier"),
@@ -173,7 +175,9 @@ def _table(record: dict[str, Any]) -> Table:
         ("area under risk and coverage", "aurc"),
     ):
         add(title, ".4f", "in", key)
-    parts = {"in": "in", "out": "out", "adversarial": f"PGD ±{record['eps']}"}
+    parts = {"in": "in", "out": "out"}
+    if record["eps"] is not None:
+        parts["adversarial"] = f"PGD ±{record['eps']:g}"
     for title, key in (
         ("expected entropy", "expected_entropy"),
         ("entropy of the mean", "predictive_entropy"),
@@ -182,8 +186,7 @@ def _table(record: dict[str, Any]) -> Table:
     ):
         table.add_section()
         for part, words in parts.items():
-            if part in runs[0]:
-                add(f"{title}, {words}", ".4f", part, key)
+            add(f"{title}, {words}", ".4f", part, key)
         for figure, words in (("auroc", "AUROC"), ("aupr", "AUPR"), ("fpr95", "FPR95")):
             add(f"  {words}", ".4f", "detection", key, figure)
     add("  likelihood ratio", ".4f", "likelihood_ratio")
