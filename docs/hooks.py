@@ -10,13 +10,14 @@ from certibayes.experiments.settings import as_text, settings_of
 from certibayes.experiments.spec import ALGORITHMS
 
 RESULTS = Path(__file__).parent.parent / "results" / "inference-mnist"
-FIGURE = "results/inference-mnist/temperature.png"
 MARKERS = re.compile(r"<!-- (?P<what>supported layers|settings|mnist|mnist chains)(?: of (?P<method>[a-z-]+))? -->")
 
 
 def on_files(files, config):
-    """Serve the study's figure from where the study has put it."""
-    files.append(File.generated(config, FIGURE, abs_src_path=str(RESULTS / "temperature.png")))
+    """Serve the studies' figures from where the studies have put them."""
+    for figure in sorted(RESULTS.parent.glob("*/*.png")):
+        address = f"results/{figure.parent.name}/{figure.name}"
+        files.append(File.generated(config, address, abs_src_path=str(figure)))
     return files
 
 

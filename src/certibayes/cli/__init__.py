@@ -12,6 +12,7 @@ from certibayes.cli.info import info_command
 from certibayes.cli.radius import radius_command
 from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
+from certibayes.cli.uncertainty import uncertainty_command
 
 app = typer.Typer(
     name="certibayes",
@@ -27,6 +28,7 @@ app.command("train")(train_command)
 app.command("certify")(certify_command)
 app.command("radius")(radius_command)
 app.command("attack")(attack_command)
+app.command("uncertainty")(uncertainty_command)
 app.command("reproduce")(reproduce_command)
 app.add_typer(data_app, name="data")
 app.command("info")(info_command)

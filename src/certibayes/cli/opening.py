@@ -34,12 +34,13 @@ def open_run(
     seed: int,
     limit: int | None,
     device: str | None,
+    option: str = "--dataset",
 ) -> OpenedRun:
-    """Load a run, draw its predictor and load the test data."""
+    """Load a run, draw its predictor and load the test data; ``option`` is what the command calls the data set."""
     posterior = load_run(run)
     name = dataset or posterior.metadata.get("dataset")
     if name is None:
-        raise InvalidInput("this posterior does not say which data it was trained on; pass --dataset NAME.")
+        raise InvalidInput(f"this posterior does not say which data it was trained on; pass {option} NAME.")
     loaded = data.load(name, data_dir)
     if limit is not None and limit < 1:
         raise InvalidInput(f"--limit must be at least 1, got {limit}.")

@@ -13,14 +13,25 @@ from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOptio
 from certibayes.cli.terminal import console, print_json, progress_bar, told_plainly
 from certibayes.errors import InvalidInput
 from certibayes.experiments import Judging, run_study
+from certibayes.experiments.claims import Claim
+from certibayes.experiments.foreign import usual_foreign
 from certibayes.experiments.inference_study import EPS, Row
+from certibayes.experiments.uncertainty_study import DoubtJudging, flat, radius_of, run_uncertainty_study
+from certibayes.experiments.uncertainty_study import Row as DoubtRow
 
-STUDIES = ("inference",)
+STUDIES = ("inference", "uncertainty")
 
 
 def reproduce_command(
     study: Annotated[str, typer.Argument(help=f"What to reproduce: {', '.join(STUDIES)}.")],
     dataset: Annotated[str, typer.Option("--dataset", help="Data set to train and test on.")] = "mnist",
+    ood: Annotated[
+        str | None, typer.Option("--ood", help="Out-of-distribution inputs (uncertainty); the usual ones by default.")
+    ] = None,
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", help="Take only this method (uncertainty); may be given several times."),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Directory to write to; runs/STUDY by default.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny networks and few epochs, to see that it works; figures mean nothing.")
@@ -32,9 +43,11 @@ def reproduce_command(
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a whole study: train, certify and attack many posteriors, and write tables and figures.
+    """Run a whole study: train and judge many posteriors, and write tables and figures.
 
-    What is finished is kept: a study that was stopped goes on where it was when the command is given again.
+    inference: ten methods, certified and attacked. uncertainty: the paper's methods, standard beside robust, on
+    familiar, foreign and adversarial inputs. What is finished is kept: a study that was stopped goes on where it was
+    when the command is given again.
 
     Example: certibayes reproduce inference --dataset mnist --device cuda --workers 8
     """
@@ -42,17 +55,32 @@ def reproduce_command(
         if study not in STUDIES:
             raise InvalidInput(f"there is no study {study!r}; known are {', '.join(STUDIES)}.")
         out = Path("runs") / study if out is None else out
-        judging = Judging(EPS, limit=limit, data_dir=data_dir, device=device)
-        with progress_bar(study, not as_json) as moved:
-            rows = run_study(
-                out, judging, dataset=dataset, quick=quick, seed=seed, workers=workers,
-                told=lambda done, total, name: moved(done, total),
-            )  # fmt: skip
+        if study == "inference":
+            if ood is not None or methods:
+                raise InvalidInput("--ood and --method belong to the study of uncertainty.")
+            judging = Judging(EPS, limit=limit, data_dir=data_dir, device=device)
+            with progress_bar(study, not as_json) as moved:
+                rows = run_study(
+                    out, judging, dataset=dataset, quick=quick, seed=seed, workers=workers,
+                    told=lambda done, total, name: moved(done, total),
+                )  # fmt: skip
+            record = {"out": str(out), "rows": [{**vars(row), "figures": row.figures} for row in rows]}
+            table = _table(rows)
+        else:
+            foreign = usual_foreign(dataset) if ood is None else ood
+            doubting = DoubtJudging(radius_of(dataset), limit=limit, data_dir=data_dir, device=device, ood=foreign)
+            with progress_bar(study, not as_json) as moved:
+                found, claims = run_uncertainty_study(
+                    out, doubting, dataset=dataset, methods=methods, seeds=(seed,), quick=quick, workers=workers,
+                    told=lambda done, total, name: moved(done, total),
+                )  # fmt: skip
+            record = {"out": str(out), "rows": [flat(row) for row in found], "claims": [vars(c) for c in claims]}
+            table = _doubt_table(found, claims, dataset, foreign)
         if as_json:
-            print_json({"out": str(out), "rows": [{**vars(row), "figures": row.figures} for row in rows]})
+            print_json(record)
             return
-        console.print(_table(rows))
-        console.print(f"table, figure and every run in [bold]{escape(str(out))}[/bold]", highlight=False)
+        console.print(table)
+        console.print(f"tables, figures and every run in [bold]{escape(str(out))}[/bold]", highlight=False)
 
 
 def _table(rows: list[Row]) -> Table:
@@ -70,4 +98,29 @@ def _table(rows: list[Row]) -> Table:
             doubts = (f"{f['nll']:.3f}", f"{f['ece']:.3f}", f"{f['mutual_information']:.5f}")
             table.add_row(name, f"{chosen}{f['temperature']:g}", *shares, *doubts)
         table.add_section()
+    return table
+
+
+def _doubt_table(rows: list[DoubtRow], claims: list[Claim], dataset: str, foreign: str) -> Table:
+    title = f"expected entropy on {dataset} (in), on {foreign} (out) and under PGD"
+    table = Table(title=title, title_style="bold")
+    table.add_column("method")
+    table.add_column("T", justify="right")
+    table.add_column("likelihood")
+    for name in ("accuracy", "in", "out", "PGD", "AUROC", "ratio"):
+        table.add_column(name, justify="right")
+    table.add_column("paper's claim")
+    verdicts = {(c.method, c.temperature, c.seed): c.confirmed for c in claims}
+    words = {True: "[green]holds[/green]", False: "[red]fails[/red]", None: "diverged"}
+    for row in rows:
+        f, robust = row.figures, row.likelihood == "robust"
+        verdict = words[verdicts[row.method, row.temperature, row.seed]] if robust else ""
+        start = (row.method, f"{row.temperature:g}", row.likelihood)
+        if "diverged" in f:
+            table.add_row(*start, *["–"] * 6, verdict, end_section=robust)
+            continue
+        shown = [f"{100 * f['in']['accuracy']:.1f}%"]
+        shown += [f"{f[part]['expected_entropy']:.3f}" for part in ("in", "out", "adversarial")]
+        shown += [f"{f['detection']['expected_entropy']['auroc']:.3f}", f"{f['likelihood_ratio']:.3f}"]
+        table.add_row(*start, *shown, verdict, end_section=robust)
     return table

@@ -6,11 +6,13 @@ from certibayes.experiments.grid import Judging, run_grid
 from certibayes.experiments.inference_study import run_study
 from certibayes.experiments.run import add_figures, load_run, read_record, started_spec, train
 from certibayes.experiments.spec import ALGORITHMS, LIKELIHOODS, TrainSpec
+from certibayes.experiments.uncertainty_study import DoubtJudging, run_uncertainty_study
 
 __all__ = [
     "ALGORITHMS",
     "LIKELIHOODS",
     "DemoResult",
+    "DoubtJudging",
     "Evaluation",
     "Judging",
     "TrainSpec",
@@ -21,6 +23,7 @@ __all__ = [
     "run_demo",
     "run_grid",
     "run_study",
+    "run_uncertainty_study",
     "started_spec",
     "train",
 ]

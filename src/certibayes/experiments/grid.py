@@ -15,15 +15,15 @@ from typing import Any
 import torch
 
 from certibayes import data
-from certibayes.errors import Diverged, InvalidInput, MissingPackage
+from certibayes.errors import Diverged, InvalidInput, MissingPackage, RunExists
 from certibayes.experiments.evaluate import evaluate
 from certibayes.experiments.run import RECORD, add_figures, load_run, read_record, started_spec, train
 from certibayes.experiments.spec import TrainSpec
 from certibayes.posteriors import Posterior
+from certibayes.prediction import Predictor
 from certibayes.uncertainty import diagnose
 
 EVALUATION = "evaluation"
-"""Under what a run's record keeps the figures."""
 
 DIAGNOSED = 200
 """Test inputs on which chains are compared."""
@@ -54,6 +54,20 @@ class Judging:
     restarts: int = 2
     data_dir: str | Path | None = None
     device: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Under what a run's record keeps the figures."""
+        return EVALUATION
+
+    def predictor(self, posterior: Posterior) -> Predictor:
+        """Draw the predictor that is judged."""
+        held = len(posterior) if hasattr(posterior, "__len__") else self.samples
+        return posterior.predictor(min(self.samples, held), seed=1, device=self.device)
+
+    def judge(self, posterior: Posterior, spec: TrainSpec) -> Figures:
+        """Judge what a spec has been trained to."""
+        return _judge(posterior, spec, self)
 
 
 def run_grid(
@@ -99,28 +113,40 @@ def run_grid(
 
 def run_one(spec: TrainSpec, out: Path, judging: Judging) -> Figures:
     """Train and evaluate one spec, or read what was found before; training that diverges is a finding, too."""
-    if (out / RECORD).exists() and EVALUATION in (record := read_record(out)):
-        return dict(record[EVALUATION])
+    finished, started = (out / RECORD).exists(), started_spec(out)
+    if finished and started is None:
+        record = read_record(out)
+        _require_same(TrainSpec.from_json(record["spec"]), spec.resolved(), out)
+        if judging.key in record:
+            return dict(record[judging.key])
     try:
-        if (out / RECORD).exists() and started_spec(out) is None:
+        if finished and started is None:
             posterior = load_run(out)
         else:
-            resume = started_spec(out) == spec.resolved()
+            resume = started == spec.resolved()
             posterior = train(
                 spec, out, data_dir=judging.data_dir, device=judging.device, resume=resume, overwrite=True,
                 progress=False,
             )  # fmt: skip
     except Diverged as error:
         return {"diverged": str(error)}
-    figures = _judge(posterior, spec, judging)
-    add_figures(out, EVALUATION, figures)
+    figures = judging.judge(posterior, spec)
+    add_figures(out, judging.key, figures)
     return figures
+
+
+def _require_same(stored: TrainSpec, wanted: TrainSpec, out: Path) -> None:
+    """Raise if the finished run is another one, whose figures would pass for the wanted one's."""
+    here, there = stored.to_json(), wanted.to_json()
+    if other := [name for name in there if here[name] != there[name]]:
+        raise RunExists(
+            f"{out} holds a run with other settings ({', '.join(other)}). Choose another directory (--out)."
+        )
 
 
 def _judge(posterior: Posterior, spec: TrainSpec, judging: Judging) -> Figures:
     dataset = data.load(spec.dataset, judging.data_dir)
-    held = len(posterior) if hasattr(posterior, "__len__") else judging.samples
-    predictor = posterior.predictor(min(judging.samples, held), seed=1, device=judging.device)
+    predictor = judging.predictor(posterior)
     x, y = (tensor[: judging.limit].to(predictor.device) for tensor in dataset.test)
     found = evaluate(
         predictor, x, y, eps=judging.eps, domain=dataset.domain, rule=judging.rule, steps=judging.steps,

@@ -62,15 +62,22 @@ class Row:
     figures: Figures
 
 
+def method_settings(method: str, dataset: str = "mnist", quick: bool = False, seed: int = 0) -> dict[str, Any]:
+    """Return what a spec takes for a method, all but likelihood and temperature."""
+    own = METHODS[method]
+    common: dict[str, Any] = {"dataset": dataset, "eps": EPS, "epochs": 20, "validation": 1 / 12, "seed": seed}
+    settings = {**common, "algorithm": method, **own}
+    if quick:
+        settings |= {"hidden": (16,), "epochs": 4, "start_epochs": min(1, own.get("start_epochs", 0))}
+        settings["settings"] = {**own.get("settings", {}), **QUICK.get(method, {})}
+    return settings
+
+
 def study_specs(dataset: str = "mnist", quick: bool = False, seed: int = 0) -> dict[str, TrainSpec]:
     """Return the specs of the study by name: METHOD-LIKELIHOOD-tTEMPERATURE."""
-    common: dict[str, Any] = {"dataset": dataset, "eps": EPS, "epochs": 20, "validation": 1 / 12, "seed": seed}
     specs = {}
-    for method, own in METHODS.items():
-        settings = {**common, "algorithm": method, **own}
-        if quick:
-            settings |= {"hidden": (16,), "epochs": 4, "start_epochs": min(1, own.get("start_epochs", 0))}
-            settings["settings"] = {**own.get("settings", {}), **QUICK.get(method, {})}
+    for method in METHODS:
+        settings = method_settings(method, dataset, quick, seed)
         temperatures = TEMPERATURES[:1] if ALGORITHMS[method].temperature_in == "nowhere" else TEMPERATURES
         for temperature in temperatures[:2] if quick else temperatures:
             specs[f"{method}-ibp-t{temperature:g}"] = TrainSpec(temperature=temperature, **settings)

@@ -1,15 +1,57 @@
-"""Entropy, calibration and disagreement of Bayesian predictors, and whether the chains behind them have mixed."""
+"""Doubt, measured: entropies, foreign inputs, calibration, selective accuracy; and whether Markov chains have mixed."""
 
-from certibayes.uncertainty.calibration import expected_calibration_error
+from certibayes.uncertainty.adversarial import push_on
+from certibayes.uncertainty.assessment import Assessment, assess
+from certibayes.uncertainty.calibration import (
+    Reliability,
+    accuracy,
+    brier_score,
+    expected_calibration_error,
+    negative_log_likelihood,
+    reliability,
+)
+from certibayes.uncertainty.detection import (
+    SCORES,
+    Detection,
+    Histogram,
+    aupr,
+    auroc,
+    detect,
+    fpr_at_tpr,
+    histogram,
+    likelihood_ratio,
+    score_of,
+)
 from certibayes.uncertainty.diagnostics import Convergence, Diagnostics, diagnose
 from certibayes.uncertainty.entropy import Uncertainty, entropy, uncertainty
+from certibayes.uncertainty.selective import RiskCoverage, risk_coverage
 
 __all__ = [
+    "SCORES",
+    "Assessment",
     "Convergence",
+    "Detection",
     "Diagnostics",
+    "Histogram",
+    "Reliability",
+    "RiskCoverage",
     "Uncertainty",
+    "accuracy",
+    "assess",
+    "aupr",
+    "auroc",
+    "brier_score",
+    "detect",
     "diagnose",
     "entropy",
     "expected_calibration_error",
+    "fpr_at_tpr",
+    "histogram",
+    "likelihood_ratio",
+    "negative_log_likelihood",
+    "push_on",
+    "reliability",
+    "risk_coverage",
+    "score_of",
     "uncertainty",
 ]

@@ -1,0 +1,248 @@
+"""The study of uncertainty: does robust training raise doubt on foreign inputs, and keep confidence on familiar ones?
+
+As in the paper's "Evaluation on out-of-distribution uncertainty": its methods with the standard and with the
+robust likelihood, judged on the test images of a data set and on those of another (FashionMNIST for MNIST, SVHN for
+CIFAR-10), on PGD examples, and by the supplement's likelihood ratio. The two likelihoods are compared at the same
+temperature: at 1, Bayes' rule, and at 0.001, which held-out training images of MNIST chose for all five methods with
+the robust likelihood (`inference_study`). Settings are those of that study; for CIFAR-10 the supplement's, with fewer
+epochs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from certibayes import data
+from certibayes.errors import InvalidInput
+from certibayes.experiments.claims import Claim, claims_markdown, judge_claim
+from certibayes.experiments.doubt_figures import TITLES, calibration_figure, curves_of, histogram_grid
+from certibayes.experiments.foreign import load_foreign
+from certibayes.experiments.grid import Figures, Judging, run_grid
+from certibayes.experiments.inference_study import EPS, METHODS, method_settings
+from certibayes.experiments.presets import preset_values
+from certibayes.experiments.spec import ALGORITHMS, TrainSpec
+from certibayes.posteriors import Posterior
+from certibayes.posteriors.storage import write_atomically
+from certibayes.uncertainty import SCORES, assess
+
+PAPER = ("hmc", "swag", "noisy-adam", "vogn", "bbb")
+"""The paper's methods."""
+
+CIFAR_METHODS = ("swag",)
+CIFAR_EPOCHS = 20
+TEMPERATURES = (1.0, 0.001)
+LIKELIHOODS = {"standard": "standard", "ibp": "robust"}
+"""What the likelihoods that are compared are called in tables."""
+
+
+@dataclass(frozen=True)
+class DoubtJudging(Judging):
+    """How the study judges a run.
+
+    Attributes:
+        ood: name of the foreign inputs.
+    """
+
+    ood: str = "fashion-mnist"
+
+    @property
+    def key(self) -> str:
+        """Figures on other inputs are other figures."""
+        return f"uncertainty on {self.ood}, {self.limit or 'all'}"
+
+    def judge(self, posterior: Posterior, spec: TrainSpec) -> Figures:
+        """Measure doubt on familiar, foreign and attacked inputs."""
+        familiar, predictor = data.load(spec.dataset, self.data_dir), self.predictor(posterior)
+        x, y = (tensor[: self.limit].to(predictor.device) for tensor in familiar.test)
+        foreign = load_foreign(self.ood, familiar, self.data_dir, self.limit).to(predictor.device)
+        found = assess(
+            predictor, x, y, foreign, eps=self.eps, domain=familiar.domain, steps=self.steps, restarts=self.restarts
+        )
+        return {
+            **found.summary(),
+            "curves": curves_of(found),
+            "temperature": posterior.metadata["temperature"],
+            "eps": self.eps,
+            "samples": predictor.size,
+        }
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a run and what was found."""
+
+    method: str
+    likelihood: str
+    temperature: float
+    seed: int
+    figures: Figures
+
+
+def radius_of(dataset: str) -> float:
+    """Return the radius that the paper trains for."""
+    return 1 / 255 if dataset == "cifar10" else EPS
+
+
+def study_specs(
+    dataset: str = "mnist",
+    methods: Sequence[str] | None = None,
+    *,
+    temperatures: Sequence[float] = TEMPERATURES,
+    seeds: Sequence[int] = (0,),
+    quick: bool = False,
+) -> dict[str, TrainSpec]:
+    """Return the specs of the study by name: METHOD-LIKELIHOOD-tTEMPERATURE-sSEED."""
+    chosen = methods or (CIFAR_METHODS if dataset == "cifar10" else PAPER)
+    for method in chosen:
+        if method not in METHODS:
+            raise InvalidInput(f"there is no method {method!r}; known are {', '.join(METHODS)}.")
+    specs = {}
+    for seed, method in itertools.product(seeds, chosen):
+        settings = _settings(method, dataset, quick, seed)
+        for temperature in temperatures[:1] if ALGORITHMS[method].temperature_in == "nowhere" else temperatures:
+            for likelihood in LIKELIHOODS:
+                name = f"{method}-{likelihood}-t{temperature:g}-s{seed}"
+                specs[name] = TrainSpec(**{**settings, "likelihood": likelihood, "temperature": temperature})
+    return specs
+
+
+def _settings(method: str, dataset: str, quick: bool, seed: int) -> dict[str, Any]:
+    if dataset != "cifar10":
+        return method_settings(method, dataset, quick, seed)
+    epochs = 1 if quick else CIFAR_EPOCHS
+    return {**preset_values("paper-cifar", method), "epochs": epochs, "validation": 1 / 12, "seed": seed}
+
+
+def run_uncertainty_study(
+    out: Path,
+    judging: DoubtJudging,
+    *,
+    dataset: str = "mnist",
+    methods: Sequence[str] | None = None,
+    temperatures: Sequence[float] = TEMPERATURES,
+    seeds: Sequence[int] = (0,),
+    quick: bool = False,
+    workers: int = 1,
+    told: Callable[[int, int, str], Any] = lambda done, total, name: None,
+) -> tuple[list[Row], list[Claim]]:
+    """Run the study; write ``results.csv``, ``table.md``, ``claims.md``, ``histograms.png`` and ``calibration.png``.
+
+    Args:
+        out: where everything goes; runs into ``out / "runs"``.
+        judging: how runs are judged.
+        dataset: the familiar one.
+        methods: the paper's by default; for CIFAR-10 SWAG alone.
+        temperatures: at which the likelihoods are compared.
+        seeds: of networks, data order and inference.
+        quick: tiny networks and few epochs.
+        workers: processes at once.
+        told: called with (done, total, name) after each run.
+    """
+    specs = study_specs(dataset, methods, temperatures=temperatures, seeds=seeds, quick=quick)
+    # Before anything is trained: foreign inputs that are missing or of another shape would be told only after it.
+    load_foreign(judging.ood, data.load(dataset, judging.data_dir), judging.data_dir, 1)
+    figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
+    rows = [
+        Row(spec.algorithm, LIKELIHOODS[spec.likelihood], float(spec.temperature), spec.seed, figures[name])
+        for name, spec in specs.items()
+    ]
+    claims = claims_of(rows, dataset, judging.ood)
+    write_atomically(out / "results.csv", _csv(rows).encode())
+    write_atomically(out / "table.md", markdown(rows).encode())
+    write_atomically(out / "claims.md", claims_markdown(claims, dataset, judging.ood).encode())
+    draw(rows, dataset, judging.ood, out)
+    return rows, claims
+
+
+def claims_of(rows: Sequence[Row], dataset: str, ood: str) -> list[Claim]:
+    """Judge the paper's claim for each method, temperature and seed."""
+    pairs: dict[tuple[str, float, int], dict[str, Figures]] = {}
+    for row in rows:
+        pairs.setdefault((row.method, row.temperature, row.seed), {})[row.likelihood] = row.figures
+    return [judge_claim(*key, pair["standard"], pair["robust"], dataset, ood) for key, pair in pairs.items()]
+
+
+def draw(rows: Sequence[Row], dataset: str, ood: str, out: Path) -> None:
+    """Draw the first seed's runs: histograms of the paper's entropy, and calibration."""
+    grid: dict[str, dict[str, Any]] = {}
+    calibration: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        if row.seed != rows[0].seed or "diverged" in row.figures:
+            continue
+        curves, temperature = row.figures["curves"], f"temperature {row.temperature:g}"
+        histograms = curves["histograms"]["expected_entropy"]
+        grid.setdefault(row.method, {})[f"{row.likelihood}, {temperature}"] = histograms
+        calibration.setdefault(temperature, {}).setdefault(row.likelihood, {})[row.method] = curves
+    if not grid:
+        return
+    title = f"{dataset} (in) and {ood} (out)"
+    histogram_grid(grid, out / "histograms.png", xlabel=f"{TITLES['expected_entropy']} (nats)", title=title)
+    calibration_figure(calibration, out / "calibration.png")
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """Return a run as one line of figures; those of a run that diverged are missing."""
+    f = row.figures
+    line: dict[str, Any] = {
+        "method": row.method, "likelihood": row.likelihood, "temperature": row.temperature, "seed": row.seed,
+        "diverged": "diverged" in f,
+    }  # fmt: skip
+    if line["diverged"]:
+        return line
+    for part in ("in", "out", "adversarial"):
+        line |= {f"{part}_{key}": value for key, value in f[part].items()}
+    for score in SCORES:
+        line |= {f"{score}_{key}": value for key, value in f["detection"][score].items()}
+    return line | {"likelihood_ratio": f["likelihood_ratio"], "eps": f["eps"], "samples": f["samples"]}
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    """Every run, one line each, in full precision."""
+    lines = [flat(row) for row in rows]
+    columns = dict.fromkeys(name for line in lines for name in line)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "accuracy": lambda f: f"{100 * f['in']['accuracy']:.1f}%",
+    "NLL": lambda f: f"{f['in']['nll']:.3f}",
+    "Brier": lambda f: f"{f['in']['brier']:.3f}",
+    "ECE": lambda f: f"{f['in']['ece']:.4f}",
+    "AURC": lambda f: f"{f['in']['aurc']:.4f}",
+    "E[H] in": lambda f: f"{f['in']['expected_entropy']:.3f}",
+    "E[H] out": lambda f: f"{f['out']['expected_entropy']:.3f}",
+    "E[H] PGD": lambda f: f"{f['adversarial']['expected_entropy']:.3f}",
+    "H[mean] in": lambda f: f"{f['in']['predictive_entropy']:.3f}",
+    "H[mean] out": lambda f: f"{f['out']['predictive_entropy']:.3f}",
+    "H[mean] PGD": lambda f: f"{f['adversarial']['predictive_entropy']:.3f}",
+    "AUROC by E[H]": lambda f: f"{f['detection']['expected_entropy']['auroc']:.3f}",
+    "by H[mean]": lambda f: f"{f['detection']['predictive_entropy']['auroc']:.3f}",
+    "AUPR": lambda f: f"{f['detection']['expected_entropy']['aupr']:.3f}",
+    "FPR95": lambda f: f"{f['detection']['expected_entropy']['fpr95']:.3f}",
+    "likelihood ratio": lambda f: f"{f['likelihood_ratio']:.3f}",
+}
+"""The table's columns and how they are written: E[H] is the expected entropy, H[mean] that of the mean prediction;
+AUPR and FPR95 are by E[H]."""
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table, standard above robust for each method and temperature."""
+    head = ["method", "temperature", "likelihood", *COLUMNS]
+    if several := len({row.seed for row in rows}) > 1:
+        head.insert(2, "seed")
+    lines = [head, ["---"] * len(head)]
+    for row in rows:
+        start = [row.method, f"{row.temperature:g}", *([str(row.seed)] if several else []), row.likelihood]
+        diverged = "diverged" in row.figures
+        lines.append([*start, *("diverged" if diverged else write(row.figures) for write in COLUMNS.values())])
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
