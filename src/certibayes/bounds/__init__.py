@@ -1,6 +1,7 @@
 """One network, one box of inputs: bounds on its outputs."""
 
 from certibayes.bounds import rules as rules  # registers the rules of every layer
+from certibayes.bounds.ball import NORMS, Ball
 from certibayes.bounds.box import Box, Domain, ball, ideal_box, outward_box
 from certibayes.bounds.interval import interval_bounds, interval_margins, worst_logits
 from certibayes.bounds.linear import layer_boxes, linear_bounds, linear_lower, linear_margins
@@ -11,6 +12,8 @@ from certibayes.bounds.support import Support, support_table, supports
 __all__ = [
     "IDEAL",
     "LARGEST",
+    "NORMS",
+    "Ball",
     "Box",
     "Domain",
     "Rounding",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Box
+from certibayes.bounds.cut import least_over_cut
 from certibayes.bounds.interval import interval_bounds
 from certibayes.bounds.registry import LinearRule, rules_for
 from certibayes.bounds.relaxation import Step, dot, paid_units, sum_error, vanished
@@ -161,12 +162,13 @@ def _linear_rule(node: Node) -> LinearRule:
 
 
 def _put_in(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
-    """Smallest value of A x over a box, (B, S), in float64."""
+    """Smallest value of A x over a box, and over the ball that it may carry, (B, S), in float64."""
     radius = box.radius
     if rounding.outward:
         # Pays for rounding of both sums, and for coefficients that are off by some units.
         radius = radius + (box.centre.abs() + radius) * sum_error(radius, rounding)
-    return dot(coefficients, box.centre).double() - dot(coefficients.abs(), radius).double()
+    least = dot(coefficients, box.centre).double() - dot(coefficients.abs(), radius).double()
+    return torch.maximum(least, least_over_cut(coefficients, box, box.ball, rounding)) if box.ball else least
 
 
 def margin_specification(labels: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

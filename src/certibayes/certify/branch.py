@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import IDEAL, Box, Rounding, linear_lower
+from certibayes.bounds.cut import lowest_point
 from certibayes.bounds.linear import Boxes
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
@@ -146,7 +147,7 @@ class Search:
             self.graph, self.params, boxes, specification, self.rounding, slopes, multipliers=multipliers,
             observe=lambda name, c: coefficients.update({name: c[:, 0]}),
         )[:, 0]  # fmt: skip
-        corner = boxes[INPUT].centre - boxes[INPUT].radius * coefficients[INPUT].sign()
+        corner = lowest_point(coefficients[INPUT], boxes[INPUT])
         losses, found = self._losses(corner, boxes, specification, coefficients, slopes, signs)
         loss, choice = losses.max(1)
         best = self.smallest_found.scatter_reduce(0, problem, found, "amin")
@@ -161,7 +162,7 @@ class Search:
 
     def _boxes(self, problem: Tensor, signs: Tensor) -> Boxes:
         """Boxes of each leaf, with the inputs of its fixed activations cut to their sign."""
-        boxes = {name: Box(box.centre[problem], box.radius[problem]) for name, box in self.boxes.items()}
+        boxes = {name: box.take(problem) for name, box in self.boxes.items()}
         unit = self.rounding.unit
         for node in self.relus:
             sign = self._by_node(signs)[node.name]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from certibayes.attack.pgd import PGDSettings, pgd
 from certibayes.bounds import Box, Domain, ball
+from certibayes.bounds.ball import into_ball
 from certibayes.certify.network_bounds import BOUNDS, batch_for, logit_bounds, margin_bounds
 from certibayes.certify.refine import WANTED, refine
 from certibayes.certify.rules import (
@@ -152,7 +153,7 @@ class _Batch:
         for part in points.split(batch_for(predictor, quantities, self.judge.memory)):
             # The rivals that are wanted come first; shorter lists are filled up with others, at no extra cost.
             rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :quantities]
-            some = Box(box.centre[part], box.radius[part])
+            some = box.take(part)
             found = margin_bounds(predictor, some, self.points.labels[part], rivals, self.judge.rounding, method)
             place = rivals.expand(len(found), -1, -1)
             known = self.margins[:, part]
@@ -164,7 +165,8 @@ class _Batch:
     def attack(self) -> None:
         """Look for counterexamples of open points by gradients."""
         part = self.open.any(-1).nonzero().squeeze(-1)
-        if len(part) == 0:
+        # Not in l2 and l1, until pgd takes a norm; then give it box.ball.norm and drop the second condition.
+        if len(part) == 0 or self.points.box.ball:
             return
         generator = torch.Generator(self.points.x.device).manual_seed(0)
         radius: Tensor = self.points.radius[part].to(self.points.x.dtype)
@@ -180,6 +182,8 @@ class _Batch:
         x, radius = self.points.x[part], self.points.radius[part].to(self.points.x.dtype)
         lower, upper = ball(x, radius, self.judge.domain)
         inside = torch.maximum(torch.minimum(found, torch.maximum(upper, x)), torch.minimum(lower, x))
+        if self.points.box.ball:
+            inside = into_ball(inside, x, self.points.radius[part], self.points.box.ball.norm)
         broken = self.judge.predictor.predict(inside) != self.points.labels[part]
         self.attacked[part[broken]] = True
         self.inputs[part[broken]] = inside[broken]
@@ -190,7 +194,7 @@ class _Batch:
         if len(pairs) == 0 or time.monotonic() >= until:
             return
         point, rival = pairs.T
-        box = Box(self.points.box.centre[point], self.points.box.radius[point])
+        box = self.points.box.take(point)
         found = refine(
             self.judge.predictor, box, self.points.labels[point], rival, self.margins[:, point, rival],
             self.judge.rounding, wanted, until,

@@ -76,7 +76,7 @@ def refine(
         if len(todo) == 0:
             continue
         params = pick(predictor.samples, index)
-        some = Box(box.centre[todo], box.radius[todo])
+        some = box.take(todo)
         with direct_sums():
             boxes = layer_boxes(graph, params, some, mode)
             search = Search(graph, params, boxes, specification[todo], mode, wanted, margins[index, todo])

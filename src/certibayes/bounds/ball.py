@@ -1,0 +1,147 @@
+r"""Balls of the l2 and l1 norms, and the smallest value of a linear function over a ball that a box cuts.
+
+A linear function A x over {c + u : ||u||_p <= ρ} is smallest at A c - ρ ||A||_q, with 1/p + 1/q = 1 (Hölder): q = 2
+for the l2 ball and q = ∞ for the l1 ball. Inputs lie in a box as well, such as the pixels' domain, and a black pixel
+cannot become blacker. Both are used at once: for any split A = A' + A'',
+
+    A x  =  A' x + A'' x  >=  A c - Σ |A'_i| d_i - ρ ||A''||_q,
+
+where d_i is the room that the box leaves x_i on the side on which A_i x_i falls. This is weak duality: any split is
+sound, and the best one gives the minimum over the intersection. It is
+
+    |A''_i| = min(|A_i|, λ d_i)  for l2,        |A''_i| = min(|A_i|, θ)  for l1,
+
+with the level λ or θ at which the attacker's budget is spent: he moves x_i by min(d_i, |A_i| / λ) in l2, and in l1
+fills the rooms of the largest |A_i| first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+
+NORMS = ("linf", "l2", "l1")
+"""Norms in which radii may be given."""
+
+ROUNDS = 8
+"""Of the search for λ. It is exact when the set of coordinates at their walls no longer grows, mostly after fewer."""
+
+VANISHING = 1e-300
+"""Added to sums of squares: what underflow may have taken from them (fewer than 2²¹ terms)."""
+
+NARROW = 1e-100
+"""Smallest scale; a larger ball than the true one is sound, and its square can be divided by."""
+
+
+def require_norm(norm: str) -> None:
+    """Raise unless the norm is known."""
+    if norm not in NORMS:
+        raise InvalidInput(f"norm must be one of {', '.join(NORMS)}, got {norm!r}.")
+
+
+def distance(difference: Tensor, norm: str) -> Tensor:
+    """The norm of each difference (B, ...), in float64, shaped so that it broadcasts."""
+    order = {"linf": torch.inf, "l2": 2, "l1": 1}[norm]
+    length = torch.linalg.vector_norm(difference.double().flatten(1), order, dim=1)
+    return length.view(-1, *[1] * (difference.dim() - 1))
+
+
+def into_ball(points: Tensor, x: Tensor, eps: Tensor, norm: str) -> Tensor:
+    """Bring points (B, ...) towards x until ``distance`` is at most eps; where nothing else will do, to x itself."""
+    away = points.double() - x.double()
+    share = (eps / distance(away, norm).clamp(min=NARROW)).clamp(max=1.0)
+    found = x
+    # Rounding to the points' precision may leave the ball again; the last that does not is kept.
+    for margin in (1e-2, 1e-4, 1e-6, 0.0):
+        nearer = (x.double() + away * (share * (1 - margin))).to(x.dtype)
+        found = torch.where(distance(nearer.double() - x.double(), norm) <= eps, nearer, found)
+    return found
+
+
+@dataclass(frozen=True)
+class Ball:
+    """All points c + s u + v with ||u||_p <= ρ and |v| <= e, coordinate by coordinate; everything in float64.
+
+    Attributes:
+        centre: c, (B, ...).
+        radius: ρ, (B,).
+        norm: ``"l2"`` or ``"l1"``.
+        scale: s, (1, ...), at least ``NARROW``: how far layers have stretched each coordinate.
+        slack: e, (B, ...) or (1, ...): how far rounding may have moved it.
+    """
+
+    centre: Tensor
+    radius: Tensor
+    norm: str
+    scale: Tensor
+    slack: Tensor
+
+    def take(self, index: Tensor) -> Ball:
+        """Return the balls of some points."""
+        slack = self.slack if len(self.slack) == 1 and len(self.centre) != 1 else self.slack[index]
+        return replace(self, centre=self.centre[index], radius=self.radius[index], slack=slack)
+
+    def cost(self, sizes: Tensor, room: Tensor) -> Tensor:
+        """Bound how far a linear function can fall below its value at the centre, (B, S); differentiable.
+
+        Rounding is left to the caller: every term is positive, so it is relative.
+
+        Args:
+            sizes: |A|, (B, S, n).
+            room: d, (B, S, n).
+        """
+        scale, held = self._flat_scale(), sizes.detach()
+        stretched, space = held * scale, room / scale
+        on_ball = torch.minimum(stretched, self._allowance(stretched, space))
+        on_box = ((stretched - on_ball) * space).sum(-1)
+        value = on_box + self.radius[:, None] * self.dual(on_ball)
+        if not torch.is_grad_enabled():
+            return value
+        # It is the largest Σ |A_i| t_i that moves t in ball and box can make, so its slope is those moves.
+        return value + ((sizes - held) * self.moves(held, room)).sum(-1)
+
+    def dual(self, sizes: Tensor) -> Tensor:
+        """||.||_q over the last dimension of magnitudes."""
+        if self.norm == "l1":
+            return sizes.amax(-1)
+        # Not torch's norm: squares that underflow must not be lost.
+        return (sizes.square().sum(-1) + VANISHING).sqrt()
+
+    def moves(self, sizes: Tensor, room: Tensor) -> Tensor:
+        """Return how far the attacker of ``cost`` moves each coordinate, (B, S, n); up to rounding inside the ball."""
+        scale = self._flat_scale()
+        sizes, room = sizes * scale, room / scale
+        if self.norm == "l2":
+            return torch.minimum(room, sizes / self._slope(sizes, room).clamp(min=VANISHING)) * scale
+        order = sizes.argsort(dim=-1, descending=True)
+        filled = room.gather(-1, order)
+        left = self.radius[:, None, None] - (filled.cumsum(-1) - filled)
+        return torch.zeros_like(room).scatter(-1, order, torch.minimum(left.clamp(min=0.0), filled)) * scale
+
+    def _flat_scale(self) -> Tensor:
+        return self.scale.flatten(1)[:, None]
+
+    def _allowance(self, sizes: Tensor, room: Tensor) -> Tensor:
+        """How much of each coefficient the ball pays for at most; the box pays for the rest."""
+        if self.norm == "l2":
+            return self._slope(sizes, room) * room
+        falling, order = sizes.sort(dim=-1, descending=True)
+        spent = room.gather(-1, order).cumsum(-1)
+        # The first coordinate that the budget does not fill; 0 where it fills all.
+        last = (spent < self.radius[:, None, None]).sum(-1, keepdim=True)
+        return torch.cat([falling, torch.zeros_like(falling[..., :1])], -1).gather(-1, last)
+
+    def _slope(self, sizes: Tensor, room: Tensor) -> Tensor:
+        """Find λ with Σ min(d_i, |A_i| / λ)² = ρ², from above: each round only adds coordinates at their walls."""
+        budget, squares, walls = self.radius[:, None, None].square(), sizes.square(), room.square()
+        slope = (squares.sum(-1, keepdim=True) / budget.clamp(min=VANISHING)).sqrt()
+        for _ in range(ROUNDS):
+            at_wall = sizes >= slope * room
+            free = squares.masked_fill(at_wall, 0.0).sum(-1, keepdim=True)
+            left = budget - walls.masked_fill(~at_wall, 0.0).sum(-1, keepdim=True)
+            slope = torch.minimum(slope, (free / left.clamp(min=VANISHING)).sqrt())
+        return slope
