@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.ball import Ball, require_norm
+from certibayes.bounds.norms import Ball, require_norm
 
 Domain = tuple[float, float] | None
 """The values an input can take at all, such as (0, 1) for images; None for no limit."""
@@ -16,18 +16,21 @@ Domain = tuple[float, float] | None
 class Box(NamedTuple):
     """All points within ``radius`` of ``centre``, coordinate by coordinate; both of shape (B, ...).
 
-    A box of inputs may carry a ball of another norm: then it stands for the points that lie in both. Rules that know
-    nothing of balls see the box alone, which is sound.
-
-    Attributes:
-        centre: (B, ...).
-        radius: (B, ...).
-        ball: empty where there is none. Not None, which torch would take for a value when it maps over boxes.
+    A box of inputs may carry a ball of another norm (``with_ball``): then it stands for the points that lie in both.
+    Rules that know nothing of balls see the box alone, which is sound, and make boxes without one.
     """
 
     centre: Tensor
     radius: Tensor
-    ball: Ball | tuple[()] = ()
+
+    @property
+    def ball(self) -> Ball | None:
+        """The ball that holds the points besides, or None."""
+        return None
+
+    def with_ball(self, ball: Ball | None) -> Box:
+        """Return the points of the box that also lie in a ball."""
+        return self if ball is None else _CutBox(self.centre, self.radius, ball)
 
     @property
     def lower(self) -> Tensor:
@@ -41,13 +44,30 @@ class Box(NamedTuple):
 
     def take(self, index: Tensor) -> Box:
         """Return the boxes of some points, with their balls."""
-        return Box(self.centre[index], self.radius[index], self.ball and self.ball.take(index))
+        return Box(self.centre[index], self.radius[index]).with_ball(self.ball and self.ball.take(index))
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """Return both corners in float64, rounded outwards by one unit, so that nothing is lost on the way out."""
         centre, radius = self.centre.double(), self.radius.double()
         infinity = torch.tensor(torch.inf, dtype=torch.float64, device=centre.device)
         return torch.nextafter(centre - radius, -infinity), torch.nextafter(centre + radius, infinity)
+
+
+class _CutBox(Box):
+    """A box that carries a ball; as a tuple it is still the pair of centre and radius."""
+
+    _ball: Ball | None
+
+    def __new__(cls, centre: Tensor, radius: Tensor, ball: Ball | None = None) -> _CutBox:
+        """Make the pair, and remember the ball beside it."""
+        made = super().__new__(cls, centre, radius)
+        made._ball = ball
+        return made
+
+    @property
+    def ball(self) -> Ball | None:
+        """See ``Box``."""
+        return self._ball
 
 
 def ball(x: Tensor, eps: float | Tensor, domain: Domain = None) -> tuple[Tensor, Tensor]:
@@ -76,7 +96,7 @@ def ideal_box(x: Tensor, eps: float | Tensor, domain: Domain = None, norm: str =
         return Box((lower + upper) / 2, (upper - lower) / 2)
     radius = _by_point(eps, x)
     box = ideal_box(x, radius.to(x.dtype).view(-1, *[1] * (x.dim() - 1)), domain)
-    return box._replace(ball=_input_ball(x, radius, norm, torch.zeros_like(x[:1], dtype=torch.float64)))
+    return box.with_ball(_input_ball(x, radius, norm, torch.zeros_like(x[:1], dtype=torch.float64)))
 
 
 def outward_box(
@@ -129,7 +149,7 @@ def outward_box(
     info = torch.finfo(dtype)
     largest = torch.maximum(centre.abs().double() + box.radius.double(), x.double().abs())
     slack = torch.where(moved, largest * (2 * info.eps) + info.smallest_normal, 0.0)
-    return box._replace(ball=_input_ball(x, exact.flatten(), norm, slack))
+    return box.with_ball(_input_ball(x, exact.flatten(), norm, slack))
 
 
 def _input_ball(x: Tensor, radius: Tensor, norm: str, slack: Tensor) -> Ball:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from certibayes.bounds.ball import require_norm
 from certibayes.bounds.box import Domain
+from certibayes.bounds.norms import require_norm
 from certibayes.errors import InvalidInput
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.ball import NARROW, VANISHING, Ball
 from certibayes.bounds.box import Box
+from certibayes.bounds.norms import NARROW, VANISHING, Ball
 from certibayes.bounds.registry import IntervalRule
 from certibayes.bounds.relaxation import COEFFICIENT_UNITS
 from certibayes.bounds.rounding import Rounding
@@ -26,6 +26,10 @@ Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 CLOSED = 2.0**-20
 """A coordinate with less room than this part of the radius is left to the box."""
+
+
+MOST = 64
+"""Weights of a row that may be left to the box in l1, at most."""
 
 
 def _inflated(cost: Tensor, terms: int, rounding: Rounding) -> Tensor:
@@ -73,7 +77,7 @@ def lowest_point(coefficients: Tensor, box: Box) -> Tensor:
         coefficients: A, (B, ...).
         box: (B, ...).
     """
-    if not box.ball:
+    if box.ball is None:
         return box.centre - box.radius * coefficients.sign()
     flat = coefficients.flatten(1)[:, None].double()
     below, above = (side.double().flatten(1)[:, None] for side in (box.lower, box.upper))
@@ -99,7 +103,7 @@ def cut_affine(
         rounding: of the program that runs, or ideal.
     """
     ball = box.ball
-    assert ball
+    assert ball is not None
     weight, bias = weight.double(), None if bias is None else bias.double()
     terms = weight[0].numel()
     centre = apply(ball.centre, weight, bias)
@@ -156,8 +160,9 @@ def _falls_l1(
     sizes = (weight.abs() * scale).flatten(1)
     room = ((below + above) / (2 * ball.scale)).mean()
     filled = (ball.radius.mean() / room.clamp(min=VANISHING) - 2.0**-10).ceil() - 1
-    last = filled.clamp(0, sizes.shape[1] - 1).long().view(1, 1).expand(len(sizes), 1)
-    level = sizes.sort(dim=1, descending=True).values.gather(1, last)
+    most = min(MOST, sizes.shape[1])
+    last = filled.clamp(0, most - 1).long().view(1, 1).expand(len(sizes), 1)
+    level = sizes.topk(most, dim=1).values.gather(1, last)
     over = (sizes - level).clamp(min=0.0).view_as(weight) / scale
     rising, falling = torch.where(weight > 0, over, 0.0), torch.where(weight < 0, over, 0.0)
     rows = apply(torch.zeros_like(ball.scale), weight, level.squeeze(1))
@@ -178,7 +183,7 @@ def carrying(rule: IntervalRule) -> IntervalRule:
 
     def interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
         output, (box, *_) = rule(operation, weights, boxes, rounding), boxes
-        if not box.ball or output.centre.shape != box.centre.shape:
+        if box.ball is None or output.centre.shape != box.centre.shape:
             return output
         ball, exact = box.ball, {role: weight.double() for role, weight in weights.items()}
         ones = torch.ones_like(ball.scale)
@@ -190,7 +195,7 @@ def carrying(rule: IntervalRule) -> IntervalRule:
             lost = rule(operation, weights, (Box(point, torch.zeros_like(point)),), rounding).radius
             slack = slack + lost.double()
         centre, scale = operation.evaluate(exact, ball.centre), (ball.scale * factor).clamp(min=NARROW)
-        return output._replace(ball=Ball(centre, ball.radius, ball.norm, scale, slack))
+        return output.with_ball(Ball(centre, ball.radius, ball.norm, scale, slack))
 
     return interval
 

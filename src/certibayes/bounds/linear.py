@@ -168,7 +168,9 @@ def _put_in(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
         # Pays for rounding of both sums, and for coefficients that are off by some units.
         radius = radius + (box.centre.abs() + radius) * sum_error(radius, rounding)
     least = dot(coefficients, box.centre).double() - dot(coefficients.abs(), radius).double()
-    return torch.maximum(least, least_over_cut(coefficients, box, box.ball, rounding)) if box.ball else least
+    return (
+        torch.maximum(least, least_over_cut(coefficients, box, box.ball, rounding)) if box.ball is not None else least
+    )
 
 
 def margin_specification(labels: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

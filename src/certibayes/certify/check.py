@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from certibayes.certify.arithmetic import Array, Interval, Program
+from certibayes.certify.ball_enclosure import Round
 from certibayes.certify.claim import FLOATS, Claim, read_certificate
 from certibayes.certify.enclosure import enclose
-from certibayes.certify.round import Round
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.prediction import Predictor
 
@@ -119,17 +119,17 @@ def check_certificate(
     note = ""
     for start in range(0, count, batch_size):
         part = slice(start, start + batch_size)
-        box = _box(points[part], eps[part], claim)
-        ball = None if claim.norm == "linf" else _ball(points[part], eps[part], box, claim)
+        ball = _ball(points[part], eps[part], claim)
+        around = None if claim.norm == "linf" else _round_ball(points[part], eps[part], ball, claim)
         tolerance: Array | float = 0.0
         try:
-            margin, mean, loss = _mean_bounds(claim.program, networks, predictor, box, ball, claim.labels[part])
+            margin, mean, loss = _mean_bounds(claim.program, networks, predictor, ball, claim.labels[part], around)
             proved[part] = margin > 4 * claim.program.unit * (1 + math.log(predictor.classes)) + 4 * loss
             lower, upper = _as_rounded(mean, loss, claim)
             inside[part] = ((claim.lower[part] <= lower) & (upper <= claim.upper[part])).all(1)
             if claim.rounding == "ideal":
                 # Such bounds were themselves computed in floats: only what no rounding explains refutes them.
-                _, floats, _ = _mean_bounds(claim.float_program, networks, predictor, box, ball, claim.labels[part])
+                _, floats, _ = _mean_bounds(claim.float_program, networks, predictor, ball, claim.labels[part], around)
                 tolerance = 1e-9 + 4 * np.nan_to_num(
                     np.maximum(mean.lower - floats.lower, floats.upper - mean.upper), nan=np.inf, posinf=np.inf
                 )
@@ -217,7 +217,7 @@ def _networks(predictor: Predictor) -> list[dict[str, Any]]:
     return [{name: array[index] for name, array in arrays.items()} for index in range(predictor.size)]
 
 
-def _box(x: Array, eps: Array, claim: Claim) -> Interval:
+def _ball(x: Array, eps: Array, claim: Claim) -> Interval:
     """Enclose every input that the claim is about, as the program reads it; no norm is smaller than l-infinity."""
     lower = np.where(eps > 0, np.nextafter(x - eps, -np.inf), x)
     upper = np.where(eps > 0, np.nextafter(x + eps, np.inf), x)
@@ -232,7 +232,7 @@ def _box(x: Array, eps: Array, claim: Claim) -> Interval:
     return Interval(lower.astype(read).astype(np.float64), upper.astype(read).astype(np.float64))
 
 
-def _ball(x: Array, eps: Array, box: Interval, claim: Claim) -> Round:
+def _round_ball(x: Array, eps: Array, box: Interval, claim: Claim) -> Round:
     """The ball of the claim; what reading an input rounds is its slack, a unit of its size."""
     radius = eps.reshape(len(x), -1).max(1) * (1 + 2.0**-50)
     units = 0.0 if claim.rounding == "ideal" else 4 * claim.program.unit
@@ -244,9 +244,9 @@ def _mean_bounds(
     program: Program,
     networks: list[dict[str, Any]],
     predictor: Predictor,
-    box: Interval,
-    ball: Round | None,
+    ball: Interval,
     labels: Any,
+    around: Round | None = None,
 ) -> tuple[Array, Interval, Array]:
     """Bound the mean prediction.
 
@@ -259,7 +259,7 @@ def _mean_bounds(
     lowest, highest, pairs = (np.zeros((points, classes)) for _ in range(3))
     largest, known = np.zeros((points, 1)), np.ones(points, dtype=bool)
     for params in networks:
-        logits, fine = enclose(predictor.graph, params, box, program, ball)
+        logits, fine = enclose(predictor.graph, params, ball, program, around)
         logits = Interval(logits.lower.reshape(points, -1), logits.upper.reshape(points, -1))
         known &= fine
         with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from certibayes.attack.pgd import PGDSettings, pgd
 from certibayes.bounds import Box, Domain, ball
-from certibayes.bounds.ball import into_ball
+from certibayes.bounds.norms import into_ball
 from certibayes.certify.network_bounds import BOUNDS, batch_for, logit_bounds, margin_bounds
 from certibayes.certify.refine import WANTED, refine
 from certibayes.certify.rules import (
@@ -166,7 +166,7 @@ class _Batch:
         """Look for counterexamples of open points by gradients."""
         part = self.open.any(-1).nonzero().squeeze(-1)
         # Not in l2 and l1, until pgd takes a norm; then give it box.ball.norm and drop the second condition.
-        if len(part) == 0 or self.points.box.ball:
+        if len(part) == 0 or self.points.box.ball is not None:
             return
         generator = torch.Generator(self.points.x.device).manual_seed(0)
         radius: Tensor = self.points.radius[part].to(self.points.x.dtype)
@@ -182,7 +182,7 @@ class _Batch:
         x, radius = self.points.x[part], self.points.radius[part].to(self.points.x.dtype)
         lower, upper = ball(x, radius, self.judge.domain)
         inside = torch.maximum(torch.minimum(found, torch.maximum(upper, x)), torch.minimum(lower, x))
-        if self.points.box.ball:
+        if self.points.box.ball is not None:
             inside = into_ball(inside, x, self.points.radius[part], self.points.box.ball.norm)
         broken = self.judge.predictor.predict(inside) != self.points.labels[part]
         self.attacked[part[broken]] = True

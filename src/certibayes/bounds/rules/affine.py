@@ -29,7 +29,7 @@ def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, .
     spread = rounding.spread(boxes[0], terms)
     radius = functional.linear(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
     output = Box(centre, radius)
-    if not boxes[0].ball:
+    if boxes[0].ball is None:
         return output
     scale = boxes[0].ball.scale.flatten(0, -2).amax(0)
     return cut_affine(output, boxes[0], functional.linear, weight, bias, scale, rounding)
@@ -43,7 +43,7 @@ def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, .
     spread = rounding.spread(boxes[0], terms)
     radius = operation.convolve(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
     output = Box(centre, radius)
-    if not boxes[0].ball:
+    if boxes[0].ball is None:
         return output
     # Each output channel sees the input channels of its own group.
     scale = boxes[0].ball.scale.amax((0, 2, 3)).view(operation.groups, 1, -1)

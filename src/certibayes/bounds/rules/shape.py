@@ -15,7 +15,7 @@ def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box,
     """Reshape centre and radius alike, and a ball with them."""
     box = boxes[0]
     ball = box.ball and reshaped(box.ball, lambda tensor: operation.evaluate(weights, tensor))
-    return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius), ball)
+    return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius)).with_ball(ball)
 
 
 def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Backward:

@@ -27,8 +27,11 @@ from certibayes.errors import InvalidInput
 NORMS = ("linf", "l2", "l1")
 """Norms in which radii may be given."""
 
-ROUNDS = 8
+ROUNDS = 6
 """Of the search for λ. It is exact when the set of coordinates at their walls no longer grows, mostly after fewer."""
+
+HALVINGS = 14
+"""Of the search for θ."""
 
 VANISHING = 1e-300
 """Added to sums of squares: what underflow may have taken from them (fewer than 2²¹ terms)."""
@@ -129,19 +132,35 @@ class Ball:
         """How much of each coefficient the ball pays for at most; the box pays for the rest."""
         if self.norm == "l2":
             return self._slope(sizes, room) * room
-        falling, order = sizes.sort(dim=-1, descending=True)
-        spent = room.gather(-1, order).cumsum(-1)
-        # The first coordinate that the budget does not fill; 0 where it fills all.
-        last = (spent < self.radius[:, None, None]).sum(-1, keepdim=True)
-        return torch.cat([falling, torch.zeros_like(falling[..., :1])], -1).gather(-1, last)
+        return self._level(sizes, room)
 
     def _slope(self, sizes: Tensor, room: Tensor) -> Tensor:
-        """Find λ with Σ min(d_i, |A_i| / λ)² = ρ², from above: each round only adds coordinates at their walls."""
-        budget, squares, walls = self.radius[:, None, None].square(), sizes.square(), room.square()
-        slope = (squares.sum(-1, keepdim=True) / budget.clamp(min=VANISHING)).sqrt()
+        """Find λ with Σ min(d_i, |A_i| / λ)² = ρ², from above: each round only adds coordinates at their walls.
+
+        Any λ is sound, so it is looked for in float32, with coefficients in units of the largest and rooms in units of
+        ρ, beyond which none is needed.
+        """
+        largest, reach = sizes.amax(-1, keepdim=True).clamp(min=NARROW), self.radius[:, None, None].clamp(min=NARROW)
+        sizes, room = (sizes / largest).float(), (room / reach).clamp(max=1.0).float()
+        squares, walls = sizes.square(), room.square()
+        slope, every = squares.sum(-1, keepdim=True).sqrt(), walls.sum(-1, keepdim=True)
         for _ in range(ROUNDS):
-            at_wall = sizes >= slope * room
-            free = squares.masked_fill(at_wall, 0.0).sum(-1, keepdim=True)
-            left = budget - walls.masked_fill(~at_wall, 0.0).sum(-1, keepdim=True)
-            slope = torch.minimum(slope, (free / left.clamp(min=VANISHING)).sqrt())
-        return slope
+            free = (sizes < slope * room).float()
+            left = 1 - every + torch.linalg.vecdot(walls, free)[..., None]
+            slope = torch.minimum(slope, (torch.linalg.vecdot(squares, free)[..., None] / left.clamp(min=1e-30)).sqrt())
+        return slope.double() * (largest / reach)
+
+    def _level(self, sizes: Tensor, room: Tensor) -> Tensor:
+        """Find θ, the largest |A_i| whose room is not filled when those above it are, by halving; 0 where all are.
+
+        Any θ is sound, so it is looked for in float32, as λ is.
+        """
+        largest, reach = sizes.amax(-1, keepdim=True), self.radius[:, None, None].clamp(min=NARROW)
+        shares, space = (sizes / largest.clamp(min=NARROW)).float(), (room / reach).clamp(max=1.0).float()
+        low, high = torch.full_like(shares[..., :1], -1e-6), torch.ones_like(shares[..., :1])
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            spent = torch.linalg.vecdot(space, (shares > middle).float())[..., None]
+            low, high = torch.where(spent < 1, low, middle), torch.where(spent < 1, middle, high)
+        # What is below ``low`` is not needed, what is above ``high`` is: the largest in between is exact.
+        return sizes.masked_fill(shares > high, 0.0).amax(-1, keepdim=True)
