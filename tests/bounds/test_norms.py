@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import nn
 
-from certibayes.bounds import IDEAL, Ball, Box, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
+from certibayes.bounds import IDEAL, Ball, Box, cut, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
 from certibayes.bounds import ideal_box as ideal
 from certibayes.bounds.cut import least_over_cut, lowest_point
 from certibayes.bounds.linear import _put_in
@@ -296,3 +296,53 @@ def test_an_unknown_norm_is_refused():
     for make in (lambda: outward_box(x, 0.1, norm="l3"), lambda: ideal(x, 0.1, None, "l3")):
         with pytest.raises(InvalidInput, match="linf, l2, l1"):
             make()
+
+
+class _Shifted(nn.Module):
+    """What is added to the input is taken away again, and almost all digits with it; then pixels are stretched."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.factor = nn.Conv2d(2, 4, 3, groups=2), nn.Parameter(torch.rand(2, 4, 4) * 3)
+        self.last, self.input_shape = nn.Linear(16, 3), (2, 4, 4)
+
+    def forward(self, x):
+        return self.last(self.conv(((x + 1000.0) - 1000.0) * self.factor).flatten(1))
+
+
+@norms
+@pytest.mark.parametrize("eps", [0.0, 1e-6, 0.3])
+def test_what_rounding_does_before_the_first_affine_layer_is_paid_for(norm, eps):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        graph, params = graph_and_params(trace(_Shifted()))
+    x = torch.randn(40, 2, 4, 4, generator=generator(1))
+    values = _outputs_in_ball(graph, params, x, eps, norm, 0).double()
+    boxes = layer_boxes(graph, params, outward_box(x, eps, norm=norm), F32)
+    assert boxes[graph.nodes[2].name].ball is not None
+    for lower, upper in _every_bound(graph, params, outward_box(x, eps, norm=norm), F32):
+        assert bool((lower <= values).all() and (values <= upper).all())
+    # The first affine layer by itself, whose slack no later layer hides, where each coordinate moves alone.
+    name = graph.nodes[3].name
+    lower, upper = boxes[name].ends()
+    for index in range(64):
+        far = x.flatten(1).clone()
+        far[:, index // 2] += 2 * eps * (-1) ** index
+        point = into_ball(far.view_as(x), x, torch.full((40, 1, 1, 1), eps, dtype=torch.float64), norm)
+        found = {}
+        graph.evaluate(params, point, lambda node, _, output, found=found: found.setdefault(node.name, output))
+        assert bool((lower <= found[name]).all() and (found[name] <= upper).all())
+
+
+@law(10)
+@given(seed=seeds)
+def test_coordinates_that_are_left_to_the_box_are_paid_for(seed):
+    graph, params = traced("one linear layer", seed, torch.float64)
+    x = torch.rand(4, 5, generator=generator(seed), dtype=torch.float64)
+    box = ideal(x, 0.8, (0.0, 1.0), "l2")
+    rows = params["weight"].expand(4, -1, -1)
+    least = least_over_cut(rows, box, box.ball, IDEAL) + params["bias"]
+    with pytest.MonkeyPatch.context() as patch:
+        for closed in (2.0**-20, 0.3, 0.6):
+            patch.setattr(cut, "CLOSED", closed)
+            assert bool((interval_bounds(graph, params, box).lower <= least + 1e-9).all())
