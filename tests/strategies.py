@@ -291,3 +291,25 @@ def exact_affine(weight: list, bias: list, x: list) -> list:
     """W x + b in fractions."""
     rows = zip(weight, bias, strict=True)
     return [sum((w * v for w, v in zip(row, x, strict=True)), start=b) for row, b in rows]
+
+
+# Balls
+
+
+def distance(difference: Tensor, norm: str) -> Tensor:
+    """The norm of each difference (B, ...), in float64, shaped so that it broadcasts."""
+    order = {"linf": torch.inf, "l2": 2, "l1": 1}[norm]
+    length = torch.linalg.vector_norm(difference.double().flatten(1), order, dim=1)
+    return length.view(-1, *[1] * (difference.dim() - 1))
+
+
+def into_ball(points: Tensor, x: Tensor, eps: Tensor, norm: str) -> Tensor:
+    """Bring points (B, ...) towards x until ``distance`` is at most eps; where nothing else will do, to x itself."""
+    away = points.double() - x.double()
+    share = (eps / distance(away, norm).clamp(min=1e-100)).clamp(max=1.0)
+    found = x
+    # Rounding to the points' precision may leave the ball again; the last that does not is kept.
+    for margin in (1e-2, 1e-4, 1e-6, 0.0):
+        nearer = (x.double() + away * (share * (1 - margin))).to(x.dtype)
+        found = torch.where(distance(nearer.double() - x.double(), norm) <= eps, nearer, found)
+    return found

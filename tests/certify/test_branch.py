@@ -217,3 +217,12 @@ class TestCertify:
     def test_only_the_rule_best_takes_a_budget(self, predictor, digits):
         with pytest.raises(InvalidInput, match="best"):
             cb.certify(predictor, *digits, eps=0.05, domain=(0.0, 1.0), budget=1.0)
+
+
+def test_a_network_without_activations_has_nothing_to_split():
+    """A linear classifier: its margins are exact from the start."""
+    predictor = cb.Point(nn.Linear(3, 4)).predictor()
+    x = torch.rand(5, 3)
+    found = cb.certify(predictor, x, eps=0.3, rule="best", budget=5.0)
+    assert torch.equal(found.certified, cb.certify(predictor, x, eps=0.3, rule="elided").certified)
+    assert torch.equal(found.certified, ~found.attacked)

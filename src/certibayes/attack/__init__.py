@@ -5,9 +5,10 @@ from certibayes.attack.attack import attack
 from certibayes.attack.ensemble import GROUPS, METHODS
 from certibayes.attack.losses import LOSSES, cross_entropy_loss, dlr_loss, label_scores, margin_loss
 from certibayes.attack.pgd import PGDSettings, ascend, pgd
-from certibayes.attack.region import NORMS, Region, region_of
+from certibayes.attack.region import Region, region_of
 from certibayes.attack.result import Attacked
 from certibayes.attack.square import SquareSettings
+from certibayes.bounds import NORMS
 
 __all__ = [
     "GROUPS",

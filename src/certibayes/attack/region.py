@@ -17,9 +17,8 @@ from torch import Tensor
 
 from certibayes.bounds import Domain
 from certibayes.bounds.checks import radius_for
+from certibayes.bounds.norms import require_norm
 from certibayes.errors import InvalidInput
-
-NORMS = ("linf", "l2", "l1")
 
 
 class Region(NamedTuple):
@@ -137,8 +136,7 @@ def region_of(x: Tensor, eps: float | Tensor, norm: str = "linf", domain: Domain
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         domain: smallest and largest value of an input, or None.
     """
-    if norm not in NORMS:
-        raise InvalidInput(f"norm must be one of {', '.join(NORMS)}, got {norm!r}.")
+    require_norm(norm)
     radius = radius_for(eps, x)
     low, high = (-torch.inf, torch.inf) if domain is None else domain
     lower, upper = torch.full_like(x, low), torch.full_like(x, high)

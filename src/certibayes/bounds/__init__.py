@@ -4,6 +4,7 @@ from certibayes.bounds import rules as rules  # registers the rules of every lay
 from certibayes.bounds.box import Box, Domain, ball, ideal_box, outward_box
 from certibayes.bounds.interval import interval_bounds, interval_margins, worst_logits
 from certibayes.bounds.linear import layer_boxes, linear_bounds, linear_lower, linear_margins
+from certibayes.bounds.norms import NORMS, Ball
 from certibayes.bounds.registry import Rules, register, registered, rules_for
 from certibayes.bounds.rounding import IDEAL, LARGEST, Rounding, by_name, outward, within_range
 from certibayes.bounds.support import Support, support_table, supports
@@ -11,6 +12,8 @@ from certibayes.bounds.support import Support, support_table, supports
 __all__ = [
     "IDEAL",
     "LARGEST",
+    "NORMS",
+    "Ball",
     "Box",
     "Domain",
     "Rounding",

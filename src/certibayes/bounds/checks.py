@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Domain
+from certibayes.bounds.norms import require_norm
 from certibayes.errors import InvalidInput
 
 
@@ -53,13 +54,15 @@ def require_radius(eps: float) -> None:
         raise InvalidInput(f"eps must be a finite radius >= 0, got {eps}.")
 
 
-def radius_for(eps: float | Tensor, x: Tensor) -> Tensor:
+def radius_for(eps: float | Tensor, x: Tensor, norm: str = "linf") -> Tensor:
     """Return radii in float64 that broadcast against ``x`` (B, ...), with a batch dimension of their own.
 
     Args:
-        eps: one radius, one for each point (B,), or one for each input value.
+        eps: one radius, one for each point (B,), or, in l-infinity, one for each input value.
         x: the points.
+        norm: in which the radii are meant.
     """
+    require_norm(norm)
     if not isinstance(eps, Tensor):
         require_radius(eps)
         return torch.full((len(x), *[1] * (x.dim() - 1)), float(eps), dtype=torch.float64, device=x.device)
@@ -68,6 +71,11 @@ def radius_for(eps: float | Tensor, x: Tensor) -> Tensor:
         raise InvalidInput("eps must hold finite radii >= 0.")
     if radius.dim() == 1 and len(radius) == len(x):
         radius = radius.view(-1, *[1] * (x.dim() - 1))
+    elif norm != "linf" and any(size != 1 for size in radius.shape[-(x.dim() - 1) :]):
+        raise InvalidInput(
+            f"eps has shape {tuple(eps.shape)}: a radius for each input value, which only the norm linf can take. In "
+            f"{norm} give one number, or one for each of the {len(x)} points."
+        )
     try:
         return radius.expand(x.shape)
     except RuntimeError:

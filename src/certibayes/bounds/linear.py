@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Box
+from certibayes.bounds.cut import least_over_cut
 from certibayes.bounds.interval import interval_bounds
 from certibayes.bounds.planes import PlanesByNode, planed_layers, raise_units
 from certibayes.bounds.registry import LinearRule, rules_for
@@ -240,12 +241,15 @@ def _linear_rule(node: Node) -> LinearRule:
 
 
 def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Tensor:
-    """Smallest value of A x over a box, (B, S), in float64."""
+    """Smallest value of A x over a box, and over the ball that it may carry, (B, S), in float64."""
     radius = box.radius
     if rounding.outward:
         # Pays for rounding of both sums, and for coefficients that are off by some units.
         radius = radius + (box.centre.abs() + radius) * sum_error(radius, rounding)
-    return dot(coefficients, box.centre).double() - dot(coefficients.abs(), radius).double()
+    least = dot(coefficients, box.centre).double() - dot(coefficients.abs(), radius).double()
+    return (
+        torch.maximum(least, least_over_cut(coefficients, box, box.ball, rounding)) if box.ball is not None else least
+    )
 
 
 def margin_specification(labels: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

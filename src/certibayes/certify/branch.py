@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
+from certibayes.bounds.cut import lowest_point
 from certibayes.bounds.linear import Boxes, linear_line
 from certibayes.bounds.optimise import HULL_STEPS, Relaxation, ascend, begin, bound_with
 from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
@@ -100,7 +101,8 @@ class Search:
 
     def __post_init__(self) -> None:
         self.relus = [node for node in self.graph.nodes if isinstance(node.operation, ReLU)]
-        self.sizes = [torch.Size(node.shape).numel() for node in self.relus]
+        # A last place that stands for no activation, so that networks without any have something to choose from.
+        self.sizes = [*(torch.Size(node.shape).numel() for node in self.relus), 1]
         count, device = len(self.known), self.known.device
         signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
         roots = torch.arange(count, device=device)
@@ -161,7 +163,7 @@ class Search:
         if is_root:
             line, offset = linear_line(*network, self.rounding, chosen.slopes, planes=chosen.planes)
             self.line_coefficients[problem], self.line_offsets[problem] = line[:, 0], offset[:, 0]
-        corner = boxes[INPUT].centre - boxes[INPUT].radius * coefficients[INPUT].sign()
+        corner = lowest_point(coefficients[INPUT], boxes[INPUT])
         losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
         loss, choice = losses.max(1)
         self.smallest_found = self.smallest_found.scatter_reduce(0, problem, found, "amin")
@@ -171,12 +173,12 @@ class Search:
 
     def _by_node(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut (L, H) into (L, *shape) for each ReLU."""
-        parts = flat.split(self.sizes, 1)
+        parts = flat.split(self.sizes, 1)[:-1]
         return {node.name: part.view(-1, *node.shape) for node, part in zip(self.relus, parts, strict=True)}
 
     def _boxes(self, problem: Tensor, signs: Tensor) -> Boxes:
         """Boxes of each leaf, with the inputs of its fixed activations cut to their sign."""
-        boxes = {name: Box(box.centre[problem], box.radius[problem]) for name, box in self.boxes.items()}
+        boxes = {name: box.take(problem) for name, box in self.boxes.items()}
         unit = self.rounding.unit
         for node in self.relus:
             sign = self._by_node(signs)[node.name]
@@ -211,8 +213,8 @@ class Search:
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses = []
-        for node in self.relus:
+        losses = [torch.zeros_like(margin)[:, None]]
+        for node in reversed(self.relus):
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius
             above = (high / (high - low).clamp(min=1e-30)) * (z - low)
@@ -220,7 +222,7 @@ class Search:
                 above = self._under_planes(above, node, chosen.planes[node.name], boxes, values)
             line = torch.where(c > 0, chosen.slopes[node.name][:, 0] * z, above)
             loss = c * (z.clamp(min=0) - line)
-            losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
+            losses.insert(0, torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
         return torch.cat(losses, 1).masked_fill(signs != 0, 0.0).clamp(min=0.0), margin.double()
 
     def _under_planes(

@@ -10,6 +10,9 @@ from torch import Tensor
 from certibayes._version import __version__
 from certibayes.bounds import Domain
 
+DISTANCES = {"linf": "l-infinity", "l2": "l2", "l1": "l1"}
+"""The norms in words."""
+
 
 @dataclass(frozen=True)
 class Certificate:
@@ -22,7 +25,7 @@ class Certificate:
             that the point itself is.
         lower: lower bounds on every class probability over the ball, float64 (B, C).
         upper: upper bounds, float64 (B, C).
-        eps: l-infinity radius, or a tensor of radii for each point or input value.
+        eps: radius, or a tensor of radii for each point or input value.
         domain: inputs are known to lie in it; None for all of space.
         bounds: how networks were bounded.
         rule: how the bounds of N networks were combined.
@@ -35,6 +38,7 @@ class Certificate:
         attacked: where an input in the ball was found that is not classified as the label, (B,); None where none was
             looked for.
         counterexamples: those inputs, (B, ...); elsewhere the points themselves.
+        norm: of the distance from the point: ``"linf"``, ``"l2"`` or ``"l1"``.
     """
 
     labels: Tensor
@@ -54,6 +58,7 @@ class Certificate:
     version: str = __version__
     attacked: Tensor | None = None
     counterexamples: Tensor | None = None
+    norm: str = "linf"
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -85,9 +90,9 @@ class Certificate:
             else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
         )
         return (
-            f"For each point marked certified, every input{where} within l-infinity distance {self._radius} of it is "
-            f"classified as the point's label by the mean prediction of the {self.samples} fixed weight "
-            f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
+            f"For each point marked certified, every input{where} within {DISTANCES[self.norm]} distance "
+            f"{self._radius} of it is classified as the point's label by the mean prediction of the {self.samples} "
+            f"fixed weight sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
             f"For every point, marked or not, all class probabilities (predictor.probabilities) over that ball lie "
             "between lower and upper. "
             f"Proved by {self.bounds} bounds and the rule {self.rule}, for {program}. "
@@ -109,8 +114,9 @@ class Certificate:
     def __repr__(self) -> str:
         count = int(self.certified.sum())
         radius = f"{self.eps:g}" if not isinstance(self.eps, Tensor) else "radii given"
+        norm = "" if self.norm == "linf" else f" in {self.norm}"
         return (
-            f"Certificate({count} of {len(self)} points certified at eps={radius}, {self.bounds}, {self.rule}, "
+            f"Certificate({count} of {len(self)} points certified at eps={radius}{norm}, {self.bounds}, {self.rule}, "
             f"{self.rounding})"
         )
 
@@ -119,7 +125,7 @@ class Certificate:
         return {
             "statement": self.statement,
             "eps": self.eps.tolist() if isinstance(self.eps, Tensor) else self.eps,
-            "norm": "linf",
+            "norm": self.norm,
             "domain": None if self.domain is None else list(self.domain),
             "bounds": self.bounds,
             "rule": self.rule,

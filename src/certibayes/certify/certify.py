@@ -29,6 +29,7 @@ def certify(
     y: Tensor | None = None,
     *,
     eps: float | Tensor,
+    norm: str = "linf",
     bounds: str | None = None,
     rule: str = "theorem1",
     domain: Domain = None,
@@ -45,8 +46,9 @@ def certify(
         predictor: from ``posterior.predictor(samples, seed)``; the certificate is about exactly these samples.
         x: points (B, ...), inside the domain.
         y: labels (B,); a point is certified if the ball is classified as its label. By default the predicted classes.
-        eps: l-infinity radius: a number, one for each point (B,), or one for each input value, broadcasting against
-            ``x``; where it is 0, the input does not change.
+        eps: radius: a number, one for each point (B,), or, in l-infinity, one for each input value, broadcasting
+            against ``x``; where it is 0, the input does not change.
+        norm: in which distances from the point are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
         bounds: ``"ibp"``, ``"crown"``, ``"alpha-crown"`` or ``"hull"``; for the rule ``best`` the tightest that may be
             tried. By default ``"ibp"``, for ``joint`` ``"crown"``, and for ``best`` ``"hull"``.
         rule: ``"theorem1"``, ``"pairwise"``, ``"elided"``, ``"joint"`` or ``"best"``, each at least as strong as the
@@ -79,7 +81,7 @@ def certify(
     x = given.to(predictor.dtype)
     predictor.graph.require_input(x)
     require_domain(x, domain)
-    radius = radius_for(eps, x)
+    radius = radius_for(eps, x, norm)
     if x.numel() and float(x.abs().max() + radius.max()) > LARGEST:
         raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
     rounding_mode = by_name(rounding, predictor.dtype)
@@ -96,9 +98,9 @@ def certify(
         if len(part) == 0:
             continue
         if rounding_mode.outward:
-            box = outward_box(part, part_radius, domain, predictor.dtype)
+            box = outward_box(part, part_radius, domain, predictor.dtype, norm)
         else:
-            box = ideal_box(part.to(predictor.dtype), part_radius.to(predictor.dtype), domain)
+            box = ideal_box(part.to(predictor.dtype), part_radius.to(predictor.dtype), domain, norm)
         began = time.monotonic()
         # Each batch has its share of the time that earlier ones have left.
         share = None if budget is None else began + (budget - spent) * len(part) / (len(x) - done)
@@ -124,6 +126,7 @@ def certify(
         lower=_joined(lowest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
         upper=_joined(highest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
         eps=float(eps) if isinstance(eps, (int, float)) else eps.detach().cpu(),
+        norm=norm,
         domain=domain,
         bounds=bounds,
         rule=rule,

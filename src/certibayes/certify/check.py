@@ -25,8 +25,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from certibayes.certify.arithmetic import Array, Interval, Program
+from certibayes.certify.ball_enclosure import Round
 from certibayes.certify.claim import FLOATS, Claim, read_certificate
-from certibayes.certify.enclosure import Array, Interval, Program, enclose
+from certibayes.certify.enclosure import enclose
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.prediction import Predictor
 
@@ -118,15 +120,16 @@ def check_certificate(
     for start in range(0, count, batch_size):
         part = slice(start, start + batch_size)
         ball = _ball(points[part], eps[part], claim)
+        around = None if claim.norm == "linf" else _round_ball(points[part], eps[part], ball, claim)
         tolerance: Array | float = 0.0
         try:
-            margin, mean, loss = _mean_bounds(claim.program, networks, predictor, ball, claim.labels[part])
+            margin, mean, loss = _mean_bounds(claim.program, networks, predictor, ball, claim.labels[part], around)
             proved[part] = margin > 4 * claim.program.unit * (1 + math.log(predictor.classes)) + 4 * loss
             lower, upper = _as_rounded(mean, loss, claim)
             inside[part] = ((claim.lower[part] <= lower) & (upper <= claim.upper[part])).all(1)
             if claim.rounding == "ideal":
                 # Such bounds were themselves computed in floats: only what no rounding explains refutes them.
-                _, floats, _ = _mean_bounds(claim.float_program, networks, predictor, ball, claim.labels[part])
+                _, floats, _ = _mean_bounds(claim.float_program, networks, predictor, ball, claim.labels[part], around)
                 tolerance = 1e-9 + 4 * np.nan_to_num(
                     np.maximum(mean.lower - floats.lower, floats.upper - mean.upper), nan=np.inf, posinf=np.inf
                 )
@@ -215,7 +218,7 @@ def _networks(predictor: Predictor) -> list[dict[str, Any]]:
 
 
 def _ball(x: Array, eps: Array, claim: Claim) -> Interval:
-    """Enclose every input that the claim is about, as the program reads it."""
+    """Enclose every input that the claim is about, as the program reads it; no norm is smaller than l-infinity."""
     lower = np.where(eps > 0, np.nextafter(x - eps, -np.inf), x)
     upper = np.where(eps > 0, np.nextafter(x + eps, np.inf), x)
     if claim.domain is not None:
@@ -229,8 +232,21 @@ def _ball(x: Array, eps: Array, claim: Claim) -> Interval:
     return Interval(lower.astype(read).astype(np.float64), upper.astype(read).astype(np.float64))
 
 
+def _round_ball(x: Array, eps: Array, box: Interval, claim: Claim) -> Round:
+    """The ball of the claim; what reading an input rounds is its slack, a unit of its size."""
+    radius = eps.reshape(len(x), -1).max(1) * (1 + 2.0**-50)
+    units = 0.0 if claim.rounding == "ideal" else 4 * claim.program.unit
+    slack = units * np.maximum(box.size, np.abs(x)) + claim.program.tiny
+    return Round(x, radius, {"l2": 2, "l1": 1}[claim.norm], np.ones_like(x[:1]), slack)
+
+
 def _mean_bounds(
-    program: Program, networks: list[dict[str, Any]], predictor: Predictor, ball: Interval, labels: Any
+    program: Program,
+    networks: list[dict[str, Any]],
+    predictor: Predictor,
+    ball: Interval,
+    labels: Any,
+    around: Round | None = None,
 ) -> tuple[Array, Interval, Array]:
     """Bound the mean prediction.
 
@@ -243,7 +259,7 @@ def _mean_bounds(
     lowest, highest, pairs = (np.zeros((points, classes)) for _ in range(3))
     largest, known = np.zeros((points, 1)), np.ones(points, dtype=bool)
     for params in networks:
-        logits, fine = enclose(predictor.graph, params, ball, program)
+        logits, fine = enclose(predictor.graph, params, ball, program, around)
         logits = Interval(logits.lower.reshape(points, -1), logits.upper.reshape(points, -1))
         known &= fine
         with np.errstate(all="ignore"):
@@ -313,6 +329,8 @@ def _tried(
 
     def moved(direction: Any) -> Array:
         """Go from x by eps times a direction in [-1, 1], and stay inside the ball and the domain also in floats."""
+        if claim.norm != "linf":
+            return moved_in_ball(np.broadcast_to(direction, x.shape))
         target = x + eps * direction
         low, high = (-np.inf, np.inf) if claim.domain is None else claim.domain
         there, home = np.clip(target, low, high).astype(read), x.astype(read)
@@ -322,6 +340,22 @@ def _tried(
 
         there = np.where(allowed(there.astype(np.float64)), there, np.nextafter(there, home))
         return np.where(allowed(there.astype(np.float64)), there, home)
+
+    def moved_in_ball(direction: Any) -> Any:
+        """The same for l2, along the direction, and for l1, along the coordinate in which it is largest."""
+        flat = direction.reshape(len(x), -1)
+        if claim.norm == "l1":
+            flat = np.where(np.arange(flat.shape[1]) == np.abs(flat).argmax(1)[:, None], flat, 0.0)
+        order, there = {"l2": 2, "l1": 1}[claim.norm], x.astype(read)
+        unit = (flat / (np.linalg.norm(flat, order, axis=1, keepdims=True) + 1e-300)).reshape(x.shape)
+        low, high = (-np.inf, np.inf) if claim.domain is None else claim.domain
+        for share in (0.9, 1 - 2.0**-20, 1 - 2.0**-40):
+            point = np.clip(x + eps * share * unit, low, high).astype(read)
+            away = (point.astype(np.float64) - x).reshape(len(x), -1)
+            near = np.linalg.norm(away, order, axis=1) <= eps.reshape(len(x), -1).min(1) * (1 - 2.0**-40)
+            inside = near & ((low <= point) & (point <= high)).reshape(len(x), -1).all(1)
+            there = np.where(inside.reshape(-1, *(1,) * (x.ndim - 1)), point, there)
+        return there
 
     def judged(point: Any) -> tuple[Array, Any]:
         with torch.no_grad():
@@ -343,7 +377,8 @@ def _tried(
         )
         lead = scores.masked_fill(~is_label, 0.0).sum(1) - scores.masked_fill(is_label, -torch.inf).logsumexp(1)
         (gradient,) = torch.autograd.grad(lead.sum(), given)
-        point = moved(-np.nan_to_num(gradient.sign().double().cpu().numpy()))
+        steepest = gradient.sign() if claim.norm == "linf" else gradient
+        point = moved(-np.nan_to_num(steepest.double().cpu().numpy()))
         yield judged(point)
 
 

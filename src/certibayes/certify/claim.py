@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from certibayes.certify.enclosure import Array, Program
+from certibayes.certify.arithmetic import Array, Program
 from certibayes.errors import CorruptFile
 
 FLOATS: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float64": np.float64}
@@ -26,13 +26,14 @@ class Claim:
         samples: number of weight samples.
         dtype: precision of the predictor.
         rounding: ``"outward"`` or ``"ideal"``.
-        eps: l-infinity radius, a number, one for each point, or an array that broadcasts to the points.
+        eps: radius, a number, one for each point, or an array that broadcasts to the points.
         domain: values that inputs can take.
         labels: (B,).
         predicted: (B,).
         certified: (B,).
         lower: (B, C).
         upper: (B, C).
+        norm: of the distance from a point; certificates that do not name one mean l-infinity.
     """
 
     digest: str
@@ -47,6 +48,7 @@ class Claim:
     certified: Any
     lower: Array
     upper: Array
+    norm: str = "linf"
 
     @staticmethod
     def from_json(record: Mapping[str, Any]) -> Claim:
@@ -70,13 +72,13 @@ class Claim:
                 certified=_truths(record["certified"]),
                 lower=np.asarray(record["lower"], dtype=np.float64),
                 upper=np.asarray(record["upper"], dtype=np.float64),
+                norm=str(record.get("norm", "linf")),
             )
-            norm = record["norm"]
         except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise CorruptFile(f"this is not a certificate, or it is incomplete ({error!r}).") from error
         count = len(claim.labels)
         sound = (
-            norm == "linf"
+            claim.norm in ("linf", "l2", "l1")
             and claim.rounding in ("outward", "ideal")
             and claim.dtype in FLOATS
             and claim.predicted.shape == claim.certified.shape == (count,)

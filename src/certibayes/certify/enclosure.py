@@ -13,71 +13,23 @@ the lower end and added to the upper end, which then move one float outwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from certibayes.certify.arithmetic import LIMIT, Array, Interval, Program, Weights
+from certibayes.certify.ball_enclosure import Round, moved, within_ball
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import INPUT, Graph, Node
 from certibayes.networks import operations as ops
-
-Array = NDArray[np.float64]
-Weights = dict[str, Array]
-
-OWN_UNIT = 2.0**-53
-"""Unit roundoff of this file's arithmetic."""
-
-LIMIT = 2.0**100
-"""Terms that may add up to more than this could overflow float32; nothing is said about such a point."""
 
 LIBRARY_ROUNDINGS = 16
 """Errors of tanh, sigmoid and batch norm, in units: several times what their vendors document."""
 
 
-class Interval(NamedTuple):
-    """Lower and upper ends, (B, ...)."""
-
-    lower: Array
-    upper: Array
-
-    @property
-    def size(self) -> Array:
-        """Largest absolute value."""
-        return np.maximum(np.abs(self.lower), np.abs(self.upper))
-
-
-@dataclass(frozen=True)
-class Program:
-    """The arithmetic in which the network runs.
-
-    Attributes:
-        unit: unit roundoff; 0 for exact arithmetic.
-        tiny: smallest normal number: what underflow can take, even if subnormal numbers are flushed to 0.
-    """
-
-    unit: float
-    tiny: float
-
-    def widen(self, lower: Array, upper: Array, size: Array, roundings: int, factors: float | Array = 0.0) -> Interval:
-        """Enclose what the program computes where the exact result lies in [lower, upper], as computed here.
-
-        Args:
-            lower: lower end, up to this file's rounding.
-            upper: upper end.
-            size: the sum of the sizes of all terms.
-            roundings: how many roundings a term meets in the program; here it may be twice as many and 8 more.
-            factors: a bound on the sum of the factors that an underflowed value may be multiplied by.
-        """
-        relative = _gamma(roundings, self.unit) + _gamma(2 * roundings + 8, OWN_UNIT)
-        # 1.001 pays for the rounding of size and of this line.
-        error = 1.001 * (relative * size + 4.0 * self.tiny * (roundings + 8) * (1.0 + factors))
-        error = np.where(size <= LIMIT, error, np.nan)
-        return Interval(np.nextafter(lower - error, -np.inf), np.nextafter(upper + error, np.inf))
-
-
-def enclose(graph: Graph, params: Mapping[str, Array], box: Interval, program: Program) -> tuple[Interval, Any]:
+def enclose(
+    graph: Graph, params: Mapping[str, Array], box: Interval, program: Program, ball: Round | None = None
+) -> tuple[Interval, Any]:
     """Enclose the outputs of one network over a batch of boxes.
 
     Args:
@@ -85,6 +37,7 @@ def enclose(graph: Graph, params: Mapping[str, Array], box: Interval, program: P
         params: its parameters and buffers.
         box: inputs, (B, *input_shape).
         program: the arithmetic in which it runs.
+        ball: holds the inputs besides, where they lie in a ball of the l2 or l1 norm.
 
     Returns:
         The outputs (B, outputs), and where they mean something, (B,): nothing is known of a point whose
@@ -93,7 +46,7 @@ def enclose(graph: Graph, params: Mapping[str, Array], box: Interval, program: P
     Raises:
         UnsupportedLayer: the network holds an operation that is not known here.
     """
-    values = {INPUT: box}
+    values, balls = {INPUT: box}, {INPUT: ball}
     known = np.ones(len(box.lower), dtype=bool)
     with np.errstate(all="ignore"):
         for node in graph.nodes:
@@ -104,14 +57,16 @@ def enclose(graph: Graph, params: Mapping[str, Array], box: Interval, program: P
                 )
             weights = {role: np.asarray(params[name], dtype=np.float64) for role, name in node.roles.items()}
             output = rule(program, node, weights, *(values[name] for name in node.inputs))
+            around = balls[node.inputs[0]]
+            balls[node.name] = None
+            if around is not None and isinstance(node.operation, (ops.Linear, ops.Conv2d)):
+                output = within_ball(rule, program, node, weights, values[node.inputs[0]], around, output)
+            elif around is not None and isinstance(node.operation, (ops.Reshape, ops.Normalize)):
+                balls[node.name] = moved(rule, program, node, weights, values[node.inputs[0]], around)
             # Not left to the end: a bounded activation would make an overflow look harmless. NaN is not <= LIMIT.
             known &= ((output.size <= LIMIT) & (output.lower <= output.upper)).reshape(len(known), -1).all(1)
             values[node.name] = output
     return values[graph.nodes[-1].name], known
-
-
-def _gamma(roundings: int, unit: float) -> float:
-    return roundings * unit / (1 - roundings * unit) if roundings * unit < 0.1 else np.nan
 
 
 def _largest(x: Array) -> Array:

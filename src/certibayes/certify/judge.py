@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from certibayes.attack.pgd import PGDSettings, pgd
-from certibayes.bounds import Box, Domain, ball
+from certibayes.attack.region import region_of
+from certibayes.bounds import Box, Domain
 from certibayes.certify.joint import Others, joint_values
 from certibayes.certify.network_bounds import BOUNDS, batch_for, logit_bounds, margin_bounds
 from certibayes.certify.refine import Found, Refinement
@@ -52,6 +53,11 @@ class Points(NamedTuple):
     predicted: Tensor
     radius: Tensor
     box: Box
+
+    @property
+    def norm(self) -> str:
+        """In which radii are measured."""
+        return "linf" if self.box.ball is None else self.box.ball.norm
 
 
 class Verdict(NamedTuple):
@@ -189,7 +195,7 @@ class _Batch:
         for part in points.split(batch_for(predictor, quantities, self.judge.memory)):
             # The rivals that are wanted come first; shorter lists are filled up with others, at no extra cost.
             rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :quantities]
-            some = Box(box.centre[part], box.radius[part])
+            some = box.take(part)
             labels, intermediates = self.points.labels[part], self.judge.intermediates
             found = margin_bounds(predictor, some, labels, rivals, self.judge.rounding, method, intermediates)
             place = rivals.expand(len(found), -1, -1)
@@ -205,19 +211,15 @@ class _Batch:
         if len(part) == 0:
             return
         generator = torch.Generator(self.points.x.device).manual_seed(0)
-        radius: Tensor = self.points.radius[part].to(self.points.x.dtype)
+        x, labels, radius = self.points.x[part], self.points.labels[part], self.points.radius[part]
         with torch.enable_grad():
-            found = pgd(
-                self.judge.predictor, self.points.x[part], self.points.labels[part], radius,
-                self.judge.domain, generator, ATTACK,
-            )  # fmt: skip
+            found = pgd(self.judge.predictor, x, labels, radius, self.judge.domain, generator, ATTACK, self.points.norm)
         self._try(part, found)
 
     def _try(self, part: Tensor, found: Tensor) -> None:
         """Let the predictor judge inputs that may be counterexamples, brought into ball and domain first."""
-        x, radius = self.points.x[part], self.points.radius[part].to(self.points.x.dtype)
-        lower, upper = ball(x, radius, self.judge.domain)
-        inside = torch.maximum(torch.minimum(found, torch.maximum(upper, x)), torch.minimum(lower, x))
+        x, radius = self.points.x[part], self.points.radius[part]
+        inside = region_of(x, radius, self.points.norm, self.judge.domain).project(found)
         broken = self.judge.predictor.predict(inside) != self.points.labels[part]
         self.attacked[part[broken]] = True
         self.inputs[part[broken]] = inside[broken]
@@ -225,9 +227,8 @@ class _Batch:
     def enclose(self, wanted: Tensor, until: float = torch.inf) -> None:
         """Bound margins against the rivals that are wanted, (B, C), with planes, one network after the other."""
         self.point, self.rival = wanted.nonzero().T
-        box = self.points.box
         self.refinement = Refinement(
-            self.judge.predictor, Box(box.centre[self.point], box.radius[self.point]),
+            self.judge.predictor, self.points.box.take(self.point),
             self.points.labels[self.point], self.rival, self.judge.rounding,
             self.judge.bounds if self.judge.rule == "joint" else "hull", self.judge.intermediates,
         )  # fmt: skip
@@ -274,8 +275,8 @@ class _Batch:
         for part in chosen.split(at_once):
             point, rival = self.point[part], self.rival[part]
             known = self.margins[:, point, rival]
-            box = Box(self.points.box.centre[point], self.points.box.radius[point])
-            values = joint_values(self.refinement.lines(part, known), known, self._others(point, rival), box)
+            box, lines = self.points.box.take(point), self.refinement.lines(part, known)
+            values = joint_values(lines, known, self._others(point, rival), box)
             self.together[point, rival] = torch.maximum(self.together[point, rival], values)
 
     def _others(self, point: Tensor, rival: Tensor) -> Others:

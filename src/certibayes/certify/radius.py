@@ -16,6 +16,7 @@ from torch import Tensor
 
 from certibayes._version import __version__
 from certibayes.bounds import Domain
+from certibayes.certify.certificate import DISTANCES
 from certibayes.certify.certify import certify
 from certibayes.errors import InvalidInput, UnsoundBounds
 from certibayes.posteriors.storage import tensor_digest
@@ -30,7 +31,7 @@ class Radius:
     """How far the proof reaches for a batch of points.
 
     Attributes:
-        radius: largest l-infinity radius that was proved, float64 (B,); 0 where none was.
+        radius: largest radius that was proved, float64 (B,); 0 where none was.
         unproved: smallest radius that was tried and not proved, (B,); infinite where ``largest`` was proved.
         certified: where the label is proved at ``radius``, (B,). A point of radius 0 may be certified: then its own
             class was proved, but no radius beyond 0 that was tried.
@@ -47,6 +48,7 @@ class Radius:
         digest: SHA-256 of the predictor.
         inputs_digest: SHA-256 of the points.
         version: of certibayes.
+        norm: in which radii are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
     """
 
     radius: Tensor
@@ -65,6 +67,7 @@ class Radius:
     digest: str
     inputs_digest: str
     version: str = __version__
+    norm: str = "linf"
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -95,8 +98,8 @@ class Radius:
             else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
         )
         return (
-            f"For each point marked certified, every input{where} within l-infinity distance radius of it is "
-            f"classified as the point's label by the mean prediction of the {self.samples} fixed weight "
+            f"For each point marked certified, every input{where} within {DISTANCES[self.norm]} distance radius of "
+            f"it is classified as the point's label by the mean prediction of the {self.samples} fixed weight "
             f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
             f"Radii up to {self.largest!r} were tried in steps of at most {self.tolerance!r}; a larger one than stated "
             "may hold as well. "
@@ -105,8 +108,9 @@ class Radius:
         )
 
     def __repr__(self) -> str:
+        norm = "" if self.norm == "linf" else f" in {self.norm}"
         return (
-            f"Radius(mean {self.mean:.4g}, median {self.median:.4g} over {len(self)} points, {self.bounds}, "
+            f"Radius(mean {self.mean:.4g}, median {self.median:.4g}{norm} over {len(self)} points, {self.bounds}, "
             f"{self.rule}, {self.rounding})"
         )
 
@@ -116,6 +120,7 @@ def certified_radius(
     x: Tensor,
     y: Tensor | None = None,
     *,
+    norm: str = "linf",
     bounds: str | None = None,
     rule: str = "theorem1",
     domain: Domain = None,
@@ -131,6 +136,8 @@ def certified_radius(
         predictor: from ``posterior.predictor(samples, seed)``.
         x: points (B, ...), inside the domain.
         y: labels (B,); by default the predicted classes.
+        norm: see ``certify``. At equal strength an l2 or l1 radius is a larger number than an l-infinity radius; give
+            ``largest`` accordingly.
         bounds: see ``certify``.
         rule: see ``certify``.
         domain: see ``certify``.
@@ -149,7 +156,7 @@ def certified_radius(
     if steps > MOST_STEPS:
         raise InvalidInput(f"a tolerance of {tolerance} is too fine for radii up to {largest}.")
     settings: dict[str, Any] = {
-        "bounds": bounds, "rule": rule, "domain": domain, "rounding": rounding, "batch_size": batch_size,
+        "norm": norm, "bounds": bounds, "rule": rule, "domain": domain, "rounding": rounding, "batch_size": batch_size,
     }  # fmt: skip
     # Of no points: it raises what is wrong with the settings, and tells which bounds a rule takes by default.
     settings["bounds"] = certify(predictor, x[:0], eps=0.0, **settings).bounds
@@ -189,6 +196,7 @@ def certified_radius(
         dtype=str(predictor.dtype).removeprefix("torch."),
         digest=predictor.digest,
         inputs_digest=tensor_digest({"inputs": x}),
+        norm=norm,
     )
 
 

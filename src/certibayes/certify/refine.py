@@ -73,8 +73,7 @@ class Refinement:
         specification = (own.to(self.predictor.dtype) - rival.to(self.predictor.dtype)).view(-1, 1, *graph.output_shape)
         params = pick(self.predictor.samples, index)
         with direct_sums():
-            some = Box(self.box.centre[which], self.box.radius[which])
-            boxes, sound = known_boxes(self.predictor, params, some, self.rounding, self.intermediates)
+            boxes, sound = known_boxes(self.predictor, params, self.box.take(which), self.rounding, self.intermediates)
             require_sound(sound)
             self.searches[index] = which, Search(graph, params, boxes, specification, mode, known, self.method, ended)
         return self.found(index)

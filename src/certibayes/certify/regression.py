@@ -18,6 +18,7 @@ from torch import Tensor
 from certibayes._version import __version__
 from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
 from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats
+from certibayes.certify.certificate import DISTANCES
 from certibayes.certify.network_bounds import logit_bounds
 from certibayes.errors import InvalidInput
 from certibayes.posteriors.storage import tensor_digest
@@ -36,7 +37,7 @@ class RegressionCertificate:
         network_lower: every single network's output is at least this over the ball, float64 (B, outputs).
         network_upper: at most this, float64 (B, outputs).
         tolerance: allowed deviation, or None.
-        eps: l-infinity radius, or radii.
+        eps: radius, or radii.
         domain: inputs are known to lie in it; None for all of space.
         bounds: how networks were bounded.
         rounding: ``"outward"`` if the proof holds for the float program, ``"ideal"`` if for exact arithmetic only.
@@ -46,6 +47,7 @@ class RegressionCertificate:
         inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
         targets_given: whether the reference are targets.
         version: of certibayes.
+        norm: of the distance from the point: ``"linf"``, ``"l2"`` or ``"l1"``.
     """
 
     predicted: Tensor
@@ -65,6 +67,7 @@ class RegressionCertificate:
     inputs_digest: str
     targets_given: bool
     version: str = __version__
+    norm: str = "linf"
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -117,8 +120,8 @@ class RegressionCertificate:
     @property
     def _distance(self) -> str:
         if isinstance(self.eps, Tensor):
-            return f"the given l-infinity radii, up to {float(self.eps.max()) if len(self) else 0.0!r},"
-        return f"l-infinity distance {self.eps!r}"
+            return f"the given {DISTANCES[self.norm]} radii, up to {float(self.eps.max()) if len(self) else 0.0!r},"
+        return f"{DISTANCES[self.norm]} distance {self.eps!r}"
 
     def __repr__(self) -> str:
         certified = self.certified
@@ -132,7 +135,6 @@ class RegressionCertificate:
         certified = self.certified
         return {
             "statement": self.statement,
-            "norm": "linf",
             **fields,
             "domain": None if self.domain is None else list(self.domain),
             "deviation": self.deviation.tolist(),
@@ -146,6 +148,7 @@ def certify_regression(
     y: Tensor | None = None,
     *,
     eps: float | Tensor,
+    norm: str = "linf",
     tolerance: float | None = None,
     bounds: str = "ibp",
     domain: Domain = None,
@@ -159,7 +162,8 @@ def certify_regression(
         predictor: of a posterior that was fitted to targets of floats.
         x: points (B, ...), inside the domain.
         y: targets (B, outputs), if deviations are to be measured from them; by default from the prediction at x.
-        eps: l-infinity radius: a number, one for each point (B,), or one for each input value; see ``certify``.
+        eps: radius: a number, one for each point (B,), or, in l-infinity, one for each input value; see ``certify``.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         tolerance: deviation up to which a point is certified.
         bounds: ``"ibp"`` or ``"crown"``.
         domain: smallest and largest value an input can take; the ball is intersected with it.
@@ -177,7 +181,7 @@ def certify_regression(
     x = given.to(predictor.dtype)
     predictor.graph.require_input(x)
     require_domain(x, domain)
-    radius = radius_for(eps, x)
+    radius = radius_for(eps, x, norm)
     if x.numel() and float(x.abs().max() + radius.max()) > LARGEST:
         raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
     if y is not None:
@@ -189,9 +193,9 @@ def certify_regression(
     predicted, ends = [nothing.to(predictor.dtype)], [(nothing,) * 4]
     for part, near, around in zip(*(t.split(batch_size) for t in (given, x, radius)), strict=True) if len(x) else ():
         if outward:
-            box = outward_box(part, around, domain, predictor.dtype)
+            box = outward_box(part, around, domain, predictor.dtype, norm)
         else:
-            box = ideal_box(near, around.to(predictor.dtype), domain)
+            box = ideal_box(near, around.to(predictor.dtype), domain, norm)
         lower, upper = logit_bounds(predictor, box, rounding=rounding, bounds=bounds)
         ends.append((*_mean_bounds(lower, upper, predictor.dtype if outward else None), lower.amin(0), upper.amax(0)))
         with torch.no_grad():
@@ -217,6 +221,7 @@ def certify_regression(
         digest=predictor.digest,
         inputs_digest=tensor_digest({"inputs": given}),
         targets_given=y is not None,
+        norm=norm,
     )
 
 

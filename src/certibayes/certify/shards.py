@@ -36,6 +36,7 @@ def certify_in_shards(
     directory: Path,
     *,
     eps: float,
+    norm: str = "linf",
     shard: int = 500,
     progress: Callable[[int, int], None] | None = None,
     **settings: Any,
@@ -50,6 +51,7 @@ def certify_in_shards(
         y: see ``certify``.
         directory: made if it is missing; otherwise empty, or of an earlier call with the same arguments.
         eps: see ``certify``; here the same for all points.
+        norm: see ``certify``.
         shard: points a shard.
         progress: called with (points done, all points).
         **settings: further arguments of ``certify``.
@@ -61,7 +63,8 @@ def certify_in_shards(
     require_count(shard, "shard")
     if len(x) == 0:
         raise InvalidInput("there are no points to certify.")
-    settings = {"eps": float(eps), **settings}
+    # Left out where it is the norm of shards that do not name one.
+    settings = {"eps": float(eps), **({} if norm == "linf" else {"norm": norm}), **settings}
     about = _description(predictor, x, y, shard, settings)
     _require_own(directory, about)
     parts = []

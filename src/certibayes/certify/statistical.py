@@ -31,7 +31,7 @@ from torch import Tensor
 from certibayes._version import __version__
 from certibayes.bounds import Domain
 from certibayes.bounds.checks import require_count, require_labels
-from certibayes.certify.certificate import Certificate
+from certibayes.certify.certificate import DISTANCES, Certificate
 from certibayes.certify.certify import certify
 from certibayes.certify.concentration import (
     METHODS,
@@ -66,7 +66,8 @@ class Trial:
         joint: whether it holds for all points together, or for each by itself.
         points: number of points.
         inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
-        eps: l-infinity radius.
+        eps: radius.
+        norm: of the distance from a point: ``"linf"``, ``"l2"`` or ``"l1"``.
         domain: inputs are known to lie in it; None for all of space.
         bounds: how networks were bounded.
         rule: when a network counts as certified.
@@ -85,6 +86,7 @@ class Trial:
     points: int
     inputs_digest: str
     eps: float | Tensor
+    norm: str
     domain: Domain
     bounds: str
     rule: str
@@ -110,8 +112,10 @@ class Trial:
         """Which inputs are meant."""
         where = "" if self.domain is None else f" with values in [{self.domain[0]:g}, {self.domain[1]:g}]"
         if isinstance(self.eps, Tensor):
-            return f"every input{where} within the given l-infinity radii, up to {_largest(self.eps)!r}, of it"
-        return f"every input{where} within l-infinity distance {self.eps!r} of it"
+            return (
+                f"every input{where} within the given {DISTANCES[self.norm]} radii, up to {_largest(self.eps)!r}, of it"
+            )
+        return f"every input{where} within {DISTANCES[self.norm]} distance {self.eps!r} of it"
 
     @property
     def proof_in_words(self) -> str:
@@ -122,7 +126,7 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain lists, numbers and strings."""
-        return {**{name: _plain(value) for name, value in vars(self).items()}, "norm": "linf"}
+        return {name: _plain(value) for name, value in vars(self).items()}
 
 
 @dataclass(frozen=True)
@@ -313,6 +317,7 @@ def robust_probability(
     y: Tensor,
     *,
     eps: float | Tensor,
+    norm: str = "linf",
     domain: Domain = None,
     samples: int = 500,
     confidence: float = 0.99,
@@ -333,7 +338,8 @@ def robust_probability(
         posterior: one that is drawn from independently.
         x: points (B, ...), inside the domain.
         y: labels (B,), chosen before the draws.
-        eps: l-infinity radius; see ``certify``.
+        eps: radius; see ``certify``.
+        norm: see ``certify``.
         domain: smallest and largest value an input can take; the ball is intersected with it.
         samples: number n of draws.
         confidence: probability that both bounds of a point hold.
@@ -349,7 +355,7 @@ def robust_probability(
     Raises:
         InvalidInput: the posterior's samples are not independent, or a setting cannot be used.
     """
-    trial = _trial(posterior, x, y, samples, seed, confidence, method, joint, eps, domain, bounds, rule, rounding)
+    trial = _trial(posterior, x, y, samples, seed, confidence, method, joint, eps, norm, domain, bounds, rule, rounding)
     sums = NOTHING
     for certificate in _certificates(posterior, x, y, trial, **options):
         sums = sums.plus(certificate.certified.double().cpu())
@@ -363,6 +369,7 @@ def posterior_predictive_bounds(
     y: Tensor,
     *,
     eps: float | Tensor,
+    norm: str = "linf",
     domain: Domain = None,
     samples: int = 500,
     confidence: float = 0.99,
@@ -382,7 +389,8 @@ def posterior_predictive_bounds(
         posterior: see ``robust_probability``, as for all that is not named here.
         x: points (B, ...), inside the domain.
         y: labels (B,), chosen before the draws.
-        eps: l-infinity radius; see ``certify``.
+        eps: radius; see ``certify``.
+        norm: see ``certify``.
         domain: smallest and largest value an input can take; the ball is intersected with it.
         samples: number n of draws.
         confidence: probability that all bounds of a point hold.
@@ -403,7 +411,7 @@ def posterior_predictive_bounds(
         )
     # Class bounds do not depend on a rule; this is the cheapest one.
     rule = "theorem1"
-    trial = _trial(posterior, x, y, samples, seed, confidence, method, joint, eps, domain, bounds, rule, rounding)
+    trial = _trial(posterior, x, y, samples, seed, confidence, method, joint, eps, norm, domain, bounds, rule, rounding)
     labels, low, high, leads = y.cpu(), NOTHING, NOTHING, NOTHING
     for certificate in _certificates(posterior, x, y, trial, **options):
         # The certified range of the float program may exceed 1 by its rounding; the softmax of its logits does not.
@@ -457,6 +465,7 @@ def _certificates(
             x,
             y,
             eps=trial.eps,
+            norm=trial.norm,
             domain=trial.domain,
             bounds=trial.bounds,
             rule=trial.rule,

@@ -22,6 +22,7 @@ from certibayes.cli.options import (
     EpsOption,
     JsonOption,
     LimitOption,
+    NormOption,
     RunArgument,
     SamplesOption,
     SeedOption,
@@ -46,6 +47,7 @@ def certify_command(
     run: RunArgument,
     dataset: DatasetOption = None,
     eps: EpsOption = 0.1,
+    norm: NormOption = "linf",
     bounds: BoundsOption = None,
     rule: RuleOption = "theorem1",
     rounding: RoundingOption = "outward",
@@ -94,7 +96,7 @@ def certify_command(
         require_format(form)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
         settings: dict[str, Any] = {
-            "eps": eps, "bounds": bounds, "rule": rule, "rounding": rounding, "domain": case.domain,
+            "eps": eps, "norm": norm, "bounds": bounds, "rule": rule, "rounding": rounding, "domain": case.domain,
         }  # fmt: skip
         if budget is not None and out is not None:
             # What a time limit leaves open depends on the machine, so shards of two runs would not fit together.
@@ -127,6 +129,7 @@ def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
         "certified": result.certified_fraction,
         **_answers(result),
         "eps": result.eps,
+        "norm": result.norm,
         "bounds": result.bounds,
         "rule": result.rule,
         "rounding": result.rounding,
@@ -169,9 +172,10 @@ def _store(out: Path, form: str, result: Certificate, record: dict[str, Any]) ->
 
 
 def _print(result: Certificate, record: dict[str, Any]) -> None:
+    norm = "" if result.norm == "linf" else f" in {result.norm}"
     console.print(
         f"[bold green]{100 * result.certified_fraction:.2f}%[/bold green] of {len(result)} points certified at "
-        f"eps {result.eps:g} ({result.bounds}, {result.rule}); accuracy {100 * result.accuracy:.2f}%",
+        f"eps {result.eps:g}{norm} ({result.bounds}, {result.rule}); accuracy {100 * result.accuracy:.2f}%",
         highlight=False,
     )
     if result.attacked is not None:
@@ -216,6 +220,7 @@ def _verify(
                 "problems": list(check.problems),
                 **check.counts(),
                 "eps": record["eps"],
+                "norm": record.get("norm", "linf"),
                 "labels_of_dataset": same_labels,
                 "note": check.note,
             }

@@ -14,6 +14,12 @@ DataDir = Annotated[
 ]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="Data set to test on; the run's own by default.")]
 EpsOption = Annotated[float, typer.Option("--eps", help="Radius: how much each input value may change.")]
+NormOption = Annotated[
+    str,
+    typer.Option(
+        "--norm", help="How radii are measured: linf (each input value), l2 or l1 (all changes of an input together)."
+    ),
+]
 SamplesOption = Annotated[
     int | None,
     typer.Option("--samples", help="Weight samples in the predictor; 35 by default, or all that are held."),

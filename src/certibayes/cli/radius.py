@@ -18,6 +18,7 @@ from certibayes.cli.options import (
     DeviceOption,
     JsonOption,
     LimitOption,
+    NormOption,
     RunArgument,
     SamplesOption,
     SeedOption,
@@ -32,6 +33,7 @@ SHARES = (0.02, 0.1, 0.2, 0.4, 1.0)
 def radius_command(
     run: RunArgument,
     dataset: DatasetOption = None,
+    norm: NormOption = "linf",
     bounds: BoundsOption = None,
     rule: RuleOption = "theorem1",
     rounding: RoundingOption = "outward",
@@ -59,8 +61,8 @@ def radius_command(
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
         with progress_bar("bisecting", shown=not as_json) as move:
             result = certified_radius(
-                case.predictor, case.x, case.y, bounds=bounds, rule=rule, rounding=rounding, domain=case.domain,
-                largest=largest, tolerance=tolerance, progress=move,
+                case.predictor, case.x, case.y, norm=norm, bounds=bounds, rule=rule, rounding=rounding,
+                domain=case.domain, largest=largest, tolerance=tolerance, progress=move,
             )  # fmt: skip
         if out is not None:
             _store(out, form, result)
@@ -71,15 +73,16 @@ def radius_command(
                 {
                     "n": len(result), "accuracy": accuracy, "mean_radius": result.mean, "median_radius": result.median,
                     "certified": {f"{eps:g}": share for eps, share in shares.items()}, "largest": largest,
-                    "tolerance": tolerance, "bounds": result.bounds, "rule": rule, "rounding": rounding,
+                    "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "rule": rule, "rounding": rounding,
                     "samples": result.samples, "dataset": case.dataset, "digest": result.digest,
                     "statement": result.statement,
                 }
             )  # fmt: skip
             return
+        measured = "" if norm == "linf" else f" in {norm}"
         console.print(
-            f"mean radius [bold green]{result.mean:.4f}[/bold green], median {result.median:.4f} over {len(result)} "
-            f"points ({result.bounds}, {rule}); accuracy {100 * accuracy:.2f}%",
+            f"mean radius [bold green]{result.mean:.4f}[/bold green], median {result.median:.4f}{measured} over "
+            f"{len(result)} points ({result.bounds}, {rule}); accuracy {100 * accuracy:.2f}%",
             highlight=False,
         )
         table = Table("radius", "certified")

@@ -2,7 +2,8 @@
 
     c' = W c + b,     r' = |W| r                              (Gowal et al., 2018)
 
-with the widening of ``bounds.rounding`` folded into the radius.
+with the widening of ``bounds.rounding`` folded into the radius. Where the box carries a ball of another norm, the
+result is intersected with what that allows; see ``bounds.cut``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.bounds.box import Box
+from certibayes.bounds.cut import cut_affine
 from certibayes.bounds.registry import register
 from certibayes.bounds.relaxation import Backward, Step, paid
 from certibayes.bounds.rounding import Rounding
@@ -26,7 +28,11 @@ def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, .
     centre = functional.linear(boxes[0].centre, weight, bias)
     spread = rounding.spread(boxes[0], terms)
     radius = functional.linear(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
-    return Box(centre, radius)
+    output = Box(centre, radius)
+    if boxes[0].ball is None:
+        return output
+    scale = boxes[0].ball.scale.flatten(0, -2).amax(0)
+    return cut_affine(output, boxes[0], functional.linear, weight, bias, scale, rounding)
 
 
 def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -36,7 +42,13 @@ def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, .
     centre = operation.convolve(boxes[0].centre, weight, bias)
     spread = rounding.spread(boxes[0], terms)
     radius = operation.convolve(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
-    return Box(centre, radius)
+    output = Box(centre, radius)
+    if boxes[0].ball is None:
+        return output
+    # Each output channel sees the input channels of its own group.
+    scale = boxes[0].ball.scale.amax((0, 2, 3)).view(operation.groups, 1, -1)
+    scale = scale.expand(-1, len(weight) // operation.groups, -1).reshape(len(weight), -1, 1, 1)
+    return cut_affine(output, boxes[0], operation.convolve, weight, bias, scale, rounding)
 
 
 def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Rounding) -> Tensor | None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Box
+from certibayes.bounds.cut import carrying
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.rules.transposed import transposed
@@ -85,10 +86,12 @@ def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], round
     return Box(operation.evaluate(weights, boxes[0].centre, boxes[1].centre), radius)
 
 
-register(ops.BatchNorm, batch_norm_interval, "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)", transposed)
-register(ops.Normalize, normalize_interval, "certibayes.networks.Normalize", transposed)
-register(ops.Multiply, scale_interval, "* by a constant or parameter, unary minus", transposed)
-register(ops.Divide, scale_interval, "/ by a constant or parameter", transposed)
-register(ops.Shift, shift_interval, "+ and - with a constant or parameter", transposed)
+register(
+    ops.BatchNorm, carrying(batch_norm_interval), "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)", transposed
+)
+register(ops.Normalize, carrying(normalize_interval), "certibayes.networks.Normalize", transposed)
+register(ops.Multiply, carrying(scale_interval), "* by a constant or parameter, unary minus", transposed)
+register(ops.Divide, carrying(scale_interval), "/ by a constant or parameter", transposed)
+register(ops.Shift, carrying(shift_interval), "+ and - with a constant or parameter", transposed)
 register(ops.Add, sum_interval, "+ of two activations (residual connections)", transposed)
 register(ops.Subtract, sum_interval, "- of two activations", transposed)

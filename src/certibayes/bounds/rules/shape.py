@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from certibayes.bounds.box import Box
+from certibayes.bounds.cut import reshaped
 from certibayes.bounds.registry import register
 from certibayes.bounds.relaxation import Backward, Step
 from certibayes.bounds.rounding import Rounding
@@ -11,9 +12,10 @@ from certibayes.networks.operations import Weights
 
 
 def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
-    """Reshape centre and radius alike."""
+    """Reshape centre and radius alike, and a ball with them."""
     box = boxes[0]
-    return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius))
+    ball = box.ball and reshaped(box.ball, lambda tensor: operation.evaluate(weights, tensor))
+    return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius)).with_ball(ball)
 
 
 def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Backward:

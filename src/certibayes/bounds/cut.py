@@ -1,0 +1,205 @@
+"""Bounds over boxes that carry a ball: linear functions, affine layers, and layers that pass the ball on.
+
+Everything about balls is computed in float64. Where the program runs in float32, what it loses is far more; where it
+runs in float64, the widening of ``bounds.rounding`` pays for program and bound alike, as it does for boxes. Costs are
+sums of positive terms, so their own rounding is a relative (n + 16) 2⁻⁵⁰ at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds.box import Box
+from certibayes.bounds.norms import NARROW, VANISHING, Ball
+from certibayes.bounds.registry import IntervalRule
+from certibayes.bounds.relaxation import COEFFICIENT_UNITS
+from certibayes.bounds.rounding import Rounding
+from certibayes.networks.operations import Weights
+
+Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""(x, weight, bias) -> what an affine layer makes of them."""
+
+CLOSED = 2.0**-20
+"""A coordinate with less room than this part of the radius is left to the box."""
+
+
+MOST = 64
+"""Weights of a row that may be left to the box in l1, at most."""
+
+
+def _inflated(cost: Tensor, terms: int, rounding: Rounding) -> Tensor:
+    return cost * (1 + (terms + 16) * 2.0**-50) if rounding.outward else cost
+
+
+def _rooms(box: Box, ball: Ball, rounding: Rounding) -> tuple[Tensor, Tensor]:
+    """How far each coordinate can fall below and rise above the ball's centre inside the box, (B, ...) each."""
+    lower, upper = box.ends() if rounding.outward else (box.lower.double(), box.upper.double())
+    return (ball.centre - lower).clamp(min=0.0), (upper - ball.centre).clamp(min=0.0)
+
+
+def _magnitude(box: Box, ball: Ball) -> Tensor:
+    """Largest magnitude of a coordinate, the ball's centre included."""
+    return torch.maximum(box.centre.double().abs() + box.radius.double(), ball.centre.abs())
+
+
+def least_over_cut(coefficients: Tensor, box: Box, ball: Ball, rounding: Rounding) -> Tensor:
+    """Bound A x from below over box and ball together, (B, S).
+
+    Args:
+        coefficients: A, (B, S, ...); in outward rounding they may be ``COEFFICIENT_UNITS`` off.
+        box: (B, ...).
+        ball: what it carries.
+        rounding: of the program that runs, or ideal.
+    """
+    flat = coefficients.flatten(2).double()
+    sizes, terms = flat.abs(), flat.shape[-1]
+    below, above = (side.flatten(1)[:, None] for side in _rooms(box, ball, rounding))
+    centre = ball.centre.flatten(1)[..., None]
+    cost = _inflated(ball.cost(sizes, torch.where(flat > 0, below, above)), terms, rounding)
+    value = torch.bmm(flat, centre).squeeze(-1) - cost
+    if not rounding.outward:
+        return value
+    # The coefficients' units, what rounding moved the points by, and the rounding of the sum and of this line.
+    off = _magnitude(box, ball) * (2 * COEFFICIENT_UNITS * rounding.unit + (terms + 16) * 2.0**-50) + ball.slack
+    paid = torch.bmm(sizes, off.flatten(1)[..., None]).squeeze(-1)
+    return value - _inflated(paid, terms, rounding) - (value.abs() + cost) * 2.0**-50
+
+
+def lowest_point(coefficients: Tensor, box: Box) -> Tensor:
+    """Return where A x is smallest over box and ball, up to rounding: a point of the box, (B, ...).
+
+    Args:
+        coefficients: A, (B, ...).
+        box: (B, ...).
+    """
+    if box.ball is None:
+        return box.centre - box.radius * coefficients.sign()
+    flat = coefficients.flatten(1)[:, None].double()
+    below, above = (side.double().flatten(1)[:, None] for side in (box.lower, box.upper))
+    centre = box.ball.centre.flatten(1)[:, None]
+    room = torch.where(flat > 0, centre - below, above - centre).clamp(min=0.0)
+    point = centre - flat.sign() * box.ball.moves(flat.abs(), room)
+    inside = torch.maximum(torch.minimum(point, above), below)
+    return inside.view_as(box.centre).to(box.centre.dtype)
+
+
+def cut_affine(
+    output: Box, box: Box, apply: Apply, weight: Tensor, bias: Tensor | None, scale: Tensor, rounding: Rounding
+) -> Box:
+    """Intersect the box of an affine layer's output with what the ball at its input allows.
+
+    Args:
+        output: from the box at the input alone, in the same rounding.
+        box: at the input, with a ball.
+        apply: the layer.
+        weight: its weight, one row for each output channel.
+        bias: its bias.
+        scale: the ball's scale for each entry of the weight, at least; broadcasting against it.
+        rounding: of the program that runs, or ideal.
+    """
+    ball = box.ball
+    assert ball is not None
+    weight, bias = weight.double(), None if bias is None else bias.double()
+    terms = weight[0].numel()
+    centre = apply(ball.centre, weight, bias)
+    fall, rise = (_falls_l2 if ball.norm == "l2" else _falls_l1)(box, ball, apply, weight, scale, rounding)
+    lower, upper = centre - _inflated(fall, terms, rounding), centre + _inflated(rise, terms, rounding)
+    before = output.ends() if rounding.outward else (output.lower.double(), output.upper.double())
+    if rounding.outward:
+        # What the program loses, and what rounding moved the points by; see ``bounds.rounding``.
+        share = rounding.widening(terms)
+        error = None if bias is None else bias.abs() * share
+        noise = apply(_magnitude(box, ball) * share + ball.slack, weight.abs(), error)
+        noise = _inflated(noise, terms, rounding) + rounding.underflow
+        lower, upper = lower - noise, upper + noise
+    lower, upper = torch.maximum(lower, before[0]), torch.minimum(upper, before[1])
+    made = rounding.box_between(lower, upper)
+    # In exact arithmetic two ends that are one may cross by a rounding error.
+    radius = made.radius if rounding.outward else made.radius.clamp(min=0.0)
+    return Box(made.centre.to(output.centre.dtype), radius.to(output.centre.dtype))
+
+
+def _falls_l2(
+    box: Box, ball: Ball, apply: Apply, weight: Tensor, scale: Tensor, rounding: Rounding
+) -> tuple[Tensor, Tensor]:
+    """How far each output can fall and rise: ρ sqrt(Σ w² s²) over the coordinates that have room on that side.
+
+    The others are left to the box, where by Cauchy's inequality they change little: Σ |w_i| d_i <= ||w|| ||d||.
+    """
+    squares = ball.scale.square()
+    rising, falling = weight.clamp(min=0.0).square(), weight.clamp(max=0.0).square()
+    rooms = _rooms(box, ball, rounding)
+    limit = (CLOSED * ball.radius).view(-1, *[1] * (box.centre.dim() - 1))
+    below, above = (torch.where(room > limit, squares, 0.0) for room in rooms)
+    closed = [torch.where(room > limit, 0.0, room) for room in rooms]
+    left = (torch.maximum(*closed).flatten(1).square().sum(-1) + VANISHING).sqrt()
+    rows = (apply(torch.ones_like(ball.scale), weight.square(), None) + VANISHING).sqrt()
+
+    def cost(through_rising: Tensor, through_falling: Tensor) -> Tensor:
+        total = apply(through_rising, rising, None) + apply(through_falling, falling, None)
+        shape = (-1, *[1] * (total.dim() - 1))
+        return ball.radius.view(shape) * (total + VANISHING).sqrt() + left.view(shape) * rows
+
+    return cost(below, above), cost(above, below)
+
+
+def _falls_l1(
+    box: Box, ball: Ball, apply: Apply, weight: Tensor, scale: Tensor, rounding: Rounding
+) -> tuple[Tensor, Tensor]:
+    """How far each output can fall and rise: the ball pays for weights up to a level θ, the box for what is above.
+
+    Any level of a row is sound. This one is best where all coordinates have the mean room: as many weights are above it
+    as the budget can then fill.
+    """
+    below, above = _rooms(box, ball, rounding)
+    sizes = (weight.abs() * scale).flatten(1)
+    room = ((below + above) / (2 * ball.scale)).mean()
+    filled = (ball.radius.mean() / room.clamp(min=VANISHING) - 2.0**-10).ceil() - 1
+    most = min(MOST, sizes.shape[1])
+    last = filled.clamp(0, most - 1).long().view(1, 1).expand(len(sizes), 1)
+    level = sizes.topk(most, dim=1).values.gather(1, last)
+    over = (sizes - level).clamp(min=0.0).view_as(weight) / scale
+    rising, falling = torch.where(weight > 0, over, 0.0), torch.where(weight < 0, over, 0.0)
+    rows = apply(torch.zeros_like(ball.scale), weight, level.squeeze(1))
+
+    def cost(through_rising: Tensor, through_falling: Tensor) -> Tensor:
+        on_box = apply(through_rising, rising, None) + apply(through_falling, falling, None)
+        return on_box + ball.radius.view(-1, *[1] * (on_box.dim() - 1)) * rows
+
+    return cost(below, above), cost(above, below)
+
+
+def carrying(rule: IntervalRule) -> IntervalRule:
+    """Let the rule of an operation y = a x + d, with a number a for each coordinate, pass the ball on.
+
+    Its centre goes the way of x, its scale is stretched by |a|, and what the program loses is added to its slack. Where
+    the output is broadcast to a larger shape the ball is dropped.
+    """
+
+    def interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
+        output, (box, *_) = rule(operation, weights, boxes, rounding), boxes
+        if box.ball is None or output.centre.shape != box.centre.shape:
+            return output
+        ball, exact = box.ball, {role: weight.double() for role, weight in weights.items()}
+        ones = torch.ones_like(ball.scale)
+        pull: Any = torch.func.vjp(lambda x: operation.evaluate(exact, x), torch.zeros_like(ones))[1]
+        factor = pull(ones)[0].abs() * (1 + 2.0**-40)
+        slack = ball.slack * factor
+        if rounding.outward:
+            point = _magnitude(box, ball).to(box.centre.dtype)
+            lost = rule(operation, weights, (Box(point, torch.zeros_like(point)),), rounding).radius
+            slack = slack + lost.double()
+        centre, scale = operation.evaluate(exact, ball.centre), (ball.scale * factor).clamp(min=NARROW)
+        return output.with_ball(Ball(centre, ball.radius, ball.norm, scale, slack))
+
+    return interval
+
+
+def reshaped(ball: Ball, reshape: Callable[[Tensor], Tensor]) -> Ball:
+    """Give every tensor of a ball another shape."""
+    return replace(ball, centre=reshape(ball.centre), scale=reshape(ball.scale), slack=reshape(ball.slack))
