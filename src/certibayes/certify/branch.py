@@ -213,8 +213,8 @@ class Search:
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses = [torch.zeros_like(margin)[:, None]]
-        for node in reversed(self.relus):
+        losses = []
+        for node in self.relus:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius
             above = (high / (high - low).clamp(min=1e-30)) * (z - low)
@@ -222,7 +222,8 @@ class Search:
                 above = self._under_planes(above, node, chosen.planes[node.name], boxes, values)
             line = torch.where(c > 0, chosen.slopes[node.name][:, 0] * z, above)
             loss = c * (z.clamp(min=0) - line)
-            losses.insert(0, torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
+            losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
+        losses.append(torch.zeros_like(margin)[:, None])
         return torch.cat(losses, 1).masked_fill(signs != 0, 0.0).clamp(min=0.0), margin.double()
 
     def _under_planes(

@@ -68,12 +68,14 @@ class Verdict(NamedTuple):
         means: bounds on the mean probability of every class, (B, C) each.
         attacked: where an input was found that is not classified as the label, (B,).
         inputs: those inputs, and elsewhere the points, (B, ...).
+        spent: seconds that attacks and splitting took.
     """
 
     margin: Tensor
     means: Means
     attacked: Tensor
     inputs: Tensor
+    spent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ class Judge:
     domain: Domain
     intermediates: str = "ibp"
 
-    def __call__(self, points: Points, until: float | None = None) -> Verdict:
-        """Judge a batch; attacks and splitting go on ``until`` then, as ``time.monotonic`` tells it."""
+    def __call__(self, points: Points, seconds: float | None = None) -> Verdict:
+        """Judge a batch; attacks and splitting may take so many ``seconds``, besides what the bounds take."""
         attacked = points.predicted != points.labels
         in_rule = self.bounds if self.rule in RULES else "ibp"
         lower, upper = logit_bounds(self.predictor, points.box, self.rounding, in_rule, self.intermediates)
@@ -110,28 +112,40 @@ class Judge:
             margin = RULES[self.rule](lower, upper, points.labels, means)
             return Verdict(margin, means, attacked, points.x)
         batch = _Batch(self, points, lower, upper)
-        if self.rule in ("elided", "joint"):
-            every = torch.isfinite(batch.values[0])
-            batch.tighten("crown" if self.bounds == "hull" else self.bounds, every)
-            if self.bounds == "hull" or self.rule == "joint":
-                batch.enclose(every)
-            if self.rule == "joint":
-                batch.join()
-            return batch.verdict(means)
+        if self.rule == "best":
+            spent = self._best(batch, seconds)
+            return batch.verdict(means)._replace(spent=spent)
+        every = torch.isfinite(batch.values[0])
+        batch.tighten("crown" if self.bounds == "hull" else self.bounds, every)
+        if self.rule == "joint":
+            batch.enclose(batch.open, self.bounds)
+            batch.join()
+        elif self.bounds == "hull":
+            batch.enclose(every, self.bounds)
+        return batch.verdict(means)
+
+    def _best(self, batch: _Batch, seconds: float | None) -> float:
+        """Go from cheap means to costly ones, and return how long attacks and splitting took."""
         for method in BOUNDS[: min(2, BOUNDS.index(self.bounds) + 1)]:
             batch.tighten(method, batch.open)
             # The margins of the other rivals matter as well, less; too little to optimise for them.
             batch.tighten(method, torch.isfinite(batch.values[0]) & batch.open.any(-1, keepdim=True))
-        if self.bounds == "alpha-crown":
-            batch.tighten("alpha-crown", batch.open)
-        if until is not None or self.bounds == "hull":
-            # Attacks are cheap, and no effort is spent on points that fall to them.
+        if self.bounds == "hull":
+            # An attack is cheaper than these bounds, which are not for points that fall to it.
             batch.attack()
-            batch.enclose(batch.open, torch.inf if until is None else until)
+        if self.bounds != "ibp":
+            batch.enclose(batch.open, self.bounds)
             batch.join()
-        if until is not None:
-            batch.split(until)
-        return batch.verdict(means)
+        if seconds is None:
+            return 0.0
+        began = time.monotonic()
+        until = began + seconds
+        if self.bounds != "hull":
+            batch.attack()
+            batch.enclose(batch.open, "hull", until)
+            batch.join()
+        batch.split(until)
+        return time.monotonic() - began
 
 
 class _Batch:
@@ -224,13 +238,13 @@ class _Batch:
         self.attacked[part[broken]] = True
         self.inputs[part[broken]] = inside[broken]
 
-    def enclose(self, wanted: Tensor, until: float = torch.inf) -> None:
-        """Bound margins against the rivals that are wanted, (B, C), with planes, one network after the other."""
+    def enclose(self, wanted: Tensor, method: str, until: float = torch.inf) -> None:
+        """Bound margins against the rivals that are wanted, (B, C), by lines, one network after the other."""
         self.point, self.rival = wanted.nonzero().T
         self.refinement = Refinement(
             self.judge.predictor, self.points.box.take(self.point),
             self.points.labels[self.point], self.rival, self.judge.rounding,
-            self.judge.bounds if self.judge.rule == "joint" else "hull", self.judge.intermediates,
+            method, self.judge.intermediates,
         )  # fmt: skip
         self.smallest = torch.full_like(self.margins[:, self.point, self.rival], torch.inf)
         networks = len(self.margins)

@@ -1,5 +1,6 @@
 """A spec in, a record on disk out: training runs, evaluations, figures, reports."""
 
+from certibayes.experiments.certification_study import RuleJudging, run_certification_study
 from certibayes.experiments.demo import DemoResult, run_demo
 from certibayes.experiments.evaluate import Evaluation, evaluate
 from certibayes.experiments.grid import Judging, run_grid
@@ -15,11 +16,13 @@ __all__ = [
     "DoubtJudging",
     "Evaluation",
     "Judging",
+    "RuleJudging",
     "TrainSpec",
     "add_figures",
     "evaluate",
     "load_run",
     "read_record",
+    "run_certification_study",
     "run_demo",
     "run_grid",
     "run_study",

@@ -1,0 +1,275 @@
+"""The study of certification: what each rule proves of a posterior and what it costs, and what no attack may break.
+
+Posteriors are those of the study of uncertainty, under the same names, so that both studies can share a directory and
+train once. Of each, the first test images are certified by every rule, attacked as the paper does (PGD, 10 iterations)
+and by everything there is, and attacked again at the largest radius that was certified for each point: for the
+predictor, and for each of its networks alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes import data
+from certibayes.attack import attack
+from certibayes.bounds import Domain
+from certibayes.certify import certified_radius, certify
+from certibayes.experiments.figures import rules_figure
+from certibayes.experiments.grid import Figures, Judging, run_grid
+from certibayes.experiments.inference_study import METHODS
+from certibayes.experiments.spec import TrainSpec
+from certibayes.experiments.uncertainty_study import LIKELIHOODS, study_specs
+from certibayes.posteriors import Posterior
+from certibayes.posteriors.storage import write_atomically
+from certibayes.prediction import Predictor
+
+POINTS = 500
+"""Test images, unless told otherwise."""
+
+TOLERANCE = 1e-3
+"""Of the search for radii."""
+
+
+class Step(NamedTuple):
+    """A way to certify: rule, bounds, and whether points that stay open are attacked and split."""
+
+    rule: str
+    bounds: str
+    splits: bool = False
+
+    @property
+    def name(self) -> str:
+        """As in the table."""
+        return f"{self.rule}, {self.bounds}" + (", splitting" if self.splits else "")
+
+
+LADDER = (
+    Step("theorem1", "ibp"),
+    Step("pairwise", "ibp"),
+    Step("elided", "ibp"),
+    Step("elided", "crown"),
+    Step("joint", "crown"),
+    Step("best", "alpha-crown"),
+    Step("best", "hull"),
+    Step("best", "hull", splits=True),
+)
+
+
+@dataclass(frozen=True)
+class RuleJudging(Judging):
+    """How the study judges a run.
+
+    Attributes:
+        budget: seconds for splitting; None leaves it out.
+    """
+
+    budget: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Figures of other points or with more time are other figures."""
+        return f"certification, first {self.limit or 'all'}, budget {self.budget or 'none'}"
+
+    def judge(self, posterior: Posterior, spec: TrainSpec) -> Figures:
+        """Certify by every rule, attack, and attack at the largest certified radii."""
+        dataset, predictor = data.load(spec.dataset, self.data_dir), self.predictor(posterior)
+        x, y = (tensor[: self.limit].to(predictor.device) for tensor in dataset.test)
+        steps = [step for step in LADDER if self.budget is not None or not step.splits]
+        rules, proved = {}, torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        for step in steps:
+            rules[step.name], certified = _certified(
+                predictor, x, y, step, self.eps, dataset.domain, self.budget if step.splits else None
+            )
+            proved |= certified
+        return {
+            "n": len(x),
+            "accuracy": float((predictor.predict(x) == y).double().mean()),
+            "temperature": posterior.metadata["temperature"],
+            "eps": self.eps,
+            "samples": predictor.size,
+            "rules": rules,
+            "attacks": _attacks(predictor, x, y, self.eps, dataset.domain, proved),
+            "trials": _trials(predictor, x, y, dataset.domain),
+        }
+
+
+def _certified(
+    predictor: Predictor, x: Tensor, y: Tensor, step: Step, eps: float, domain: Domain, budget: float | None
+) -> tuple[Figures, Tensor]:
+    """Return what a rule proves and how long it takes, and which points."""
+    began = time.monotonic()
+    result = certify(predictor, x, y, eps=eps, rule=step.rule, bounds=step.bounds, domain=domain, budget=budget)
+    certified = result.certified.to(x.device)
+    found: Figures = {"certified": result.certified_fraction, "seconds": round(time.monotonic() - began, 2)}
+    if budget is not None:
+        assert result.attacked is not None
+        found |= {"attacked": float(result.attacked.double().mean()), "unknown": float(result.unknown.double().mean())}
+    return found, certified
+
+
+def _attacks(predictor: Predictor, x: Tensor, y: Tensor, eps: float, domain: Domain, proved: Tensor) -> Figures:
+    """Return what stands after the paper's PGD, after a stronger one and after everything, and how many proofs fell."""
+    runs: dict[str, dict[str, Any]] = {
+        "pgd, 10 iterations": {"method": "pgd", "steps": 10, "restarts": 1, "losses": ("cross-entropy",)},
+        "pgd, 100 iterations, 5 restarts": {"method": "pgd", "steps": 100, "restarts": 5},
+        "ensemble": {"method": "ensemble", "steps": 100, "restarts": 5, "queries": 1000},
+    }
+    found = {}
+    for name, settings in runs.items():
+        result = attack(predictor, x, y, eps=eps, domain=domain, **settings)
+        fallen = int((result.success.to(proved.device) & proved).sum())
+        found[name] = {"standing": result.standing, "certified points fallen": fallen}
+    return found
+
+
+def _trials(predictor: Predictor, x: Tensor, y: Tensor, domain: Domain) -> Figures:
+    """Attack points at their largest certified radii: of the predictor, and of each network alone."""
+    alone = [
+        Predictor(predictor.graph, {name: value[i : i + 1] for name, value in predictor.samples.items()})
+        for i in range(predictor.size)
+    ]
+    found: Figures = {}
+    for name, rule, models in (("predictor", "best", [predictor]), ("single networks", "elided", alone)):
+        radii, fallen, trials = [], 0, 0
+        for model in models:
+            radius = certified_radius(model, x, y, rule=rule, bounds="crown", domain=domain, tolerance=TOLERANCE)
+            reached = radius.certified.to(x.device)
+            radii.append(radius.radius[radius.certified])
+            if bool(reached.any()):
+                # Judged by the model itself, every point at a radius of its own.
+                result = attack(
+                    model, x[reached], y[reached], eps=radius.radius.to(x.device)[reached], domain=domain,
+                    method="ensemble", steps=40, restarts=2, queries=200,
+                )  # fmt: skip
+                fallen += int(result.success.sum())
+                trials += int(reached.sum())
+        every = torch.cat(radii)
+        median = float(every.median()) if len(every) else 0.0
+        found[name] = {"trials": trials, "fallen": fallen, "median radius": median}
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a run and what was found."""
+
+    method: str
+    likelihood: str
+    temperature: float
+    figures: Figures
+
+
+def run_certification_study(
+    out: Path,
+    judging: RuleJudging,
+    *,
+    dataset: str = "mnist",
+    methods: Sequence[str] | None = None,
+    temperatures: Sequence[float] = (1.0, 0.001),
+    seed: int = 0,
+    quick: bool = False,
+    workers: int = 1,
+    told: Callable[[int, int, str], Any] = lambda done, total, name: None,
+) -> list[Row]:
+    """Run the study; write ``results.csv``, ``table.md``, ``attacks.md`` and ``rules.png`` into ``out``.
+
+    Args:
+        out: where everything goes; runs into ``out / "runs"``.
+        judging: how runs are judged.
+        dataset: to train and test on.
+        methods: all by default.
+        temperatures: of the posteriors.
+        seed: of networks, data order and inference.
+        quick: tiny networks and few epochs.
+        workers: processes at once.
+        told: called with (done, total, name) after each run.
+    """
+    chosen = methods or list(METHODS)
+    specs = study_specs(dataset, chosen, temperatures=temperatures, seeds=(seed,), quick=quick)
+    figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
+    rows = [
+        Row(spec.algorithm, LIKELIHOODS[spec.likelihood], float(spec.temperature), figures[name])
+        for name, spec in specs.items()
+        if "diverged" not in figures[name]
+    ]
+    write_atomically(out / "results.csv", _csv(rows).encode())
+    write_atomically(out / "table.md", rules_markdown(rows).encode())
+    write_atomically(out / "attacks.md", attacks_markdown(rows).encode())
+    robust = {f"{row.method}, T = {row.temperature:g}": row.figures for row in rows if row.likelihood == "robust"}
+    if robust:
+        rules_figure(robust, out / "rules.png")
+    return rows
+
+
+def flat(row: Row) -> dict[str, Any]:
+    """Return a run as one line of figures."""
+    f = row.figures
+    line: dict[str, Any] = {"method": row.method, "likelihood": row.likelihood, "temperature": row.temperature}
+    line |= {key: f[key] for key in ("n", "eps", "samples", "accuracy")}
+    for part in ("rules", "attacks", "trials"):
+        line |= {f"{name}: {key}": value for name, found in f[part].items() for key, value in found.items()}
+    return line
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    """Every run, one line each, in full precision."""
+    lines = [flat(row) for row in rows]
+    columns = dict.fromkeys(name for line in lines for name in line)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *lines))
+
+
+def rules_markdown(rows: Sequence[Row]) -> str:
+    """What each rule proves of each robust posterior, in percent of all points, with seconds below."""
+    robust = [row for row in rows if row.likelihood == "robust"]
+    if not robust:
+        return ""
+    names = list(robust[0].figures["rules"])
+    head = ["method", "temperature", "accuracy", *names, "stand after all attacks", "gap closed"]
+    lines = []
+    for row in robust:
+        f = row.figures
+        shares = [f["rules"][name]["certified"] for name in names]
+        standing = f["attacks"]["ensemble"]["standing"]
+        gap = standing - shares[0]
+        closed = f"{100 * (max(shares) - shares[0]) / gap:.0f}%" if gap > 0 else "–"
+        percents = [f"{100 * share:.1f}" for share in (f["accuracy"], *shares, standing)]
+        lines.append([row.method, f"{row.temperature:g}", *percents, closed])
+    mean = [f"{sum(row.figures['rules'][name]['seconds'] for row in robust) / len(robust):.1f}" for name in names]
+    lines.append(["seconds, mean", "", "", *mean, "", ""])
+    return _markdown(head, lines)
+
+
+def attacks_markdown(rows: Sequence[Row]) -> str:
+    """What stands after each attack, how many certified points fell, and the trials at the largest certified radii."""
+    head = ["likelihood", "method", "temperature", "accuracy"]
+    if not rows:
+        return ""
+    names = list(rows[0].figures["attacks"])
+    head += [*names, "certified points fallen", "trials at the largest radius: predictor", "single networks", "fallen"]
+    lines = []
+    for row in rows:
+        f = row.figures
+        standing = [f"{100 * f['attacks'][name]['standing']:.1f}" for name in names]
+        fallen = max(f["attacks"][name]["certified points fallen"] for name in names)
+        trials = [f"{f['trials'][part]['trials']:,}" for part in ("predictor", "single networks")]
+        broken = sum(f["trials"][part]["fallen"] for part in ("predictor", "single networks"))
+        start = [row.likelihood, row.method, f"{row.temperature:g}", f"{100 * f['accuracy']:.1f}"]
+        lines.append([*start, *standing, str(fallen), *trials, str(broken)])
+    return _markdown(head, lines)
