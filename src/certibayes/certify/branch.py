@@ -35,7 +35,7 @@ STEPS = 20
 LEAVES = 32
 """Leaves bounded at once on a CPU: their planes should stay in its cache."""
 
-LEAVES_ON_GPU = 2048
+LEAVES_ON_GPU = 256
 
 
 class Method(NamedTuple):

@@ -285,7 +285,7 @@ class _Batch:
         """Bound the mean over networks for one input of all of them, where that may decide."""
         chosen = self._promising.nonzero().squeeze(-1)
         inputs = torch.Size(self.judge.predictor.graph.input_shape).numel()
-        at_once = max(1, self.judge.memory // (4 * 8 * inputs * len(self.margins)))
+        at_once = max(1, self.judge.memory // (8 * 8 * inputs * len(self.margins)))
         for part in chosen.split(at_once):
             point, rival = self.point[part], self.rival[part]
             known = self.margins[:, point, rival]
