@@ -26,7 +26,22 @@ from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
 from certibayes.bounds.planes import Planes, plane_values
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import ReLU
+from certibayes.networks.operations import (
+    AdaptiveAvgPool2d,
+    Add,
+    AvgPool2d,
+    BatchNorm,
+    Conv2d,
+    Divide,
+    LeakyReLU,
+    Linear,
+    Multiply,
+    Normalize,
+    ReLU,
+    Reshape,
+    Shift,
+    Subtract,
+)
 
 STEPS = 20
 """Of gradient ascent on slopes, planes and multipliers, for each new leaf."""
@@ -45,6 +60,10 @@ class Method(NamedTuple):
 
 
 METHODS = {"crown": Method(False, 0), "alpha-crown": Method(False, ALPHA_STEPS), "hull": Method(True, HULL_STEPS)}
+
+LINEAR = (
+    AdaptiveAvgPool2d, Add, AvgPool2d, BatchNorm, Conv2d, Divide, Linear, Multiply, Normalize, Reshape, Shift, Subtract,
+)  # fmt: skip
 
 CLOSE = 0.01
 """How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
@@ -99,7 +118,7 @@ class Search:
     ended: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
-        self.relus = [node for node in self.graph.nodes if isinstance(node.operation, ReLU)]
+        self.relus = _splittable(self.graph)
         self.sizes = [torch.Size(node.shape).numel() for node in self.relus]
         count, device = len(self.known), self.known.device
         signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
@@ -128,6 +147,8 @@ class Search:
         """Split every open leaf once, or as many as there is time for."""
         self.ended = ended
         chosen = self.open(wanted)
+        if not bool(chosen.any()):
+            return
         grown = self._in_parts(self.leaves.take(chosen), self._split)
         self.leaves = _joined([self.leaves.take(~chosen), grown])
 
@@ -163,7 +184,8 @@ class Search:
             self.line_coefficients[problem], self.line_offsets[problem] = line[:, 0], offset[:, 0]
         corner = boxes[INPUT].centre - boxes[INPUT].radius * coefficients[INPUT].sign()
         losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
-        loss, choice = losses.max(1)
+        # Without activations to split there is no largest loss.
+        loss, choice = losses.max(1) if self.relus else (torch.zeros_like(found), torch.zeros_like(problem))
         self.smallest_found = self.smallest_found.scatter_reduce(0, problem, found, "amin")
         closest = (found == self.smallest_found[problem]).nonzero().squeeze(-1)
         self.worst_inputs[problem[closest]] = corner[closest]
@@ -211,7 +233,7 @@ class Search:
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses = []
+        losses = [corner.new_zeros(len(corner), 0)]
         for node in self.relus:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius
@@ -232,6 +254,17 @@ class Search:
         at = plane_values(planes, source.weights(self.params), boxes[fed], values[fed])
         units, in_use = planes.units[:, 0], planes.in_use[:, 0]
         return above.scatter(1, units, torch.where(in_use, at[:, 0], above.gather(1, units)))
+
+
+def _splittable(graph: Graph) -> list[Node]:
+    """Return the ReLU nodes whose input may be cut to a sign.
+
+    A cut interval stays a few units clear of zero. That is nothing to ReLUs, which are linear up to zero, and nothing
+    to linear layers, which only ask how large a value is; other activations would be bounded on too small an interval.
+    """
+    harmless = (ReLU, LeakyReLU, *LINEAR)
+    others = {name for node in graph.nodes if not isinstance(node.operation, harmless) for name in node.inputs}
+    return [node for node in graph.nodes if isinstance(node.operation, ReLU) and node.inputs[0] not in others]
 
 
 def _joined(parts: list[Leaves]) -> Leaves:
