@@ -278,6 +278,49 @@ def test_coefficients_of_overlapping_windows_may_cancel(layer, kind):
         _assert_rules_hold(graph, params, x, 1e-6, kind, seed)
 
 
+SIDE_BY_SIDE = {
+    "whole": (lambda: nn.MaxPool2d(2), 6),
+    "left over": (lambda: nn.MaxPool2d(2), 7),
+    "padded": (lambda: nn.MaxPool2d(2, padding=1), 7),
+    "padded, left over": (lambda: nn.MaxPool2d((3, 2), padding=(1, 0)), 6),
+    "ceil": (lambda: nn.MaxPool2d(3, ceil_mode=True), 7),
+    "padded, ceil": (lambda: nn.MaxPool2d(3, padding=1, ceil_mode=True), 6),
+    "one pixel": (lambda: nn.MaxPool2d(1), 5),
+    "apart": (lambda: nn.MaxPool2d(2, 3), 7),
+}
+
+
+@pytest.mark.parametrize("kind", ["random", "cancelling"])
+@pytest.mark.parametrize("case", SIDE_BY_SIDE)
+def test_windows_side_by_side_on_images_of_any_size(case, kind):
+    """With ties, too: whole images of one value, and of few values."""
+    layer, size = SIDE_BY_SIDE[case]
+    net = nn.Sequential(layer(), nn.Flatten())
+    graph, params = graph_and_params(trace(net, torch.zeros(1, 2, size, size)))
+    for seed, eps in ((0, 0.0), (1, 1e-6), (2, 0.4)):
+        x = torch.randn(3, 2, size, size, generator=generator(seed))
+        x[1], x[2] = 0.5, x[2].round()
+        _assert_rules_hold(graph, params, x, eps, kind, seed)
+        lower, upper = linear_bounds(graph, params, outward_box(x, eps), F32)
+        for point in points_of(*ball(x, eps), 6, seed):
+            outputs = graph.evaluate(params, point).double()
+            assert bool((outputs >= lower).all() and (outputs <= upper).all())
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_what_lies_beyond_an_image_is_never_the_highest(padding):
+    """However far down the image itself is: every value within range, and every lower end beyond it."""
+    net = nn.Sequential(nn.MaxPool2d(2, padding=padding), nn.Flatten())
+    graph, params = graph_and_params(trace(net, torch.zeros(1, 1, 3, 3)))
+    box = Box(torch.full((1, 1, 3, 3), -0.9 * 2.0**100), torch.full((1, 1, 3, 3), 0.9 * 2.0**100))
+    assert bool(within_range(box))
+    lower, _ = linear_bounds(graph, params, box, F32)
+    assert bool((lower <= -1.8 * 2.0**100).all())
+    boxes = layer_boxes(graph, params, box, F32)
+    ones = torch.eye(graph.classes)[None]
+    assert bool((linear_lower(graph, params, boxes, ones, F32, at_input_only=True) <= -1.8 * 2.0**100).all())
+
+
 # Whole networks that lose as many digits as they can
 
 
