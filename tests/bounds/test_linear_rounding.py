@@ -278,6 +278,40 @@ def test_coefficients_of_overlapping_windows_may_cancel(layer, kind):
         _assert_rules_hold(graph, params, x, 1e-6, kind, seed)
 
 
+def test_layers_that_do_not_pay_are_paid_for_by_those_before_them():
+    """However many there are in a row: each may leave its coefficients four units off."""
+    shapes = [nn.Unflatten(1, (2, 3)), nn.Flatten()] * 6
+    graph, params = graph_and_params(trace(nn.Sequential(*shapes), torch.zeros(1, 6)))
+    x, specification = _random(0, 1, 6), _random(1, 1, 2, 6, spread=10)
+    boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
+    lower = linear_lower(graph, params, boxes, specification, F32, at_input_only=True)
+    for found, row in zip(fractions(lower)[0], fractions(specification)[0], strict=True):
+        size = _total([abs(a) for a in row], [abs(v) for v in fractions(x)[0]])
+        assert found <= _total(row, fractions(x)[0]) - 4 * len(shapes) * Fraction(UNIT) * size
+
+
+def test_products_with_the_box_may_underflow():
+    """Small coefficients on small inputs: the last sums lose them altogether."""
+    graph, params = graph_and_params(trace(nn.Flatten(), torch.zeros(1, 2)))
+    x, specification = torch.full((1, 2), 2.0**-140), torch.full((1, 1, 2), -(2.0**-20))
+    boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
+    exact = -2 * Fraction(2) ** -160
+    assert fractions(linear_lower(graph, params, boxes, specification, F32, at_input_only=True))[0][0] <= exact
+
+
+def test_multipliers_may_cancel_coefficients_that_are_off():
+    """All that is left of a coefficient then is what it was off by."""
+    graph, params = graph_and_params(trace(nn.Sequential(nn.ReLU(), nn.Flatten()), torch.zeros(1, 3)))
+    x = torch.tensor([[1.0, 2.0, 4.0]])
+    boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
+    specification = torch.ones(1, 1, 3)
+    relu = graph.nodes[0].name
+    found = linear_lower(
+        graph, params, boxes, specification, F32, at_input_only=True, multipliers={relu: specification}
+    )
+    assert fractions(found)[0][0] <= -12 * 7 * Fraction(UNIT)
+
+
 SIDE_BY_SIDE = {
     "whole": (lambda: nn.MaxPool2d(2), 6),
     "left over": (lambda: nn.MaxPool2d(2), 7),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from certibayes.bounds import IDEAL, Box, ideal_box, layer_boxes, outward, outward_box
+from certibayes.bounds import IDEAL, Box, ideal_box, layer_boxes, outward, outward_box, rules_for
 from certibayes.bounds.intermediate import _between, crown_boxes
 from certibayes.bounds.linear import linear_line, linear_lower
 from certibayes.bounds.optimise import Relaxation, ascend, begin, bound_with
@@ -21,7 +21,7 @@ from certibayes.bounds.planes import Planes, raise_units
 from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, PIECE, dot, sum_error
 from certibayes.networks import trace
 
-from ..strategies import fractions, generator, graph_and_params, law, seeds
+from ..strategies import fractions, generator, graph_and_params, law, seeds, traced
 from .test_exact import _layers, _network, _range_on_interval, _range_on_rectangle
 from .test_linear_rounding import _random, _total
 
@@ -94,6 +94,59 @@ def test_planes_are_above_the_worst_program_at_every_corner(dtype, kind, seed, s
         # What is rounded to the network's precision at the end is paid for by the next layer.
         room = unit * sum((abs(a * v) for a, v in zip(into, x, strict=True)), start=Fraction(0)) + Fraction(1e-40)
         assert below - room <= _worst_of_units(taken, rows, bias, x, unit)
+
+
+def _balanced(kind: str, seed: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights (1, n), a bias (1,) and a point (1, n) with w x = -b, or as good as that."""
+    unit = outward(dtype).unit
+    weight, x = _random(seed, 1, width, dtype=dtype).abs(), _random(seed + 1, 1, width, dtype=dtype).abs()
+    if kind == "stagnant":
+        # Added to the first one after the other, all others vanish.
+        weight, x = torch.full_like(weight, unit), torch.ones_like(x)
+        weight[0, 0] = 1.0
+    if kind == "cancelling":
+        weight[:, ::2] *= -1
+        x = torch.where(weight < 0, 1 + 0 * x, x)
+    exact = _total(fractions(weight)[0], fractions(x)[0])
+    return weight, torch.tensor([-float(exact)], dtype=dtype), x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["random", "stagnant", "cancelling"])
+@pytest.mark.parametrize("shares", ["any", "all", "none"])
+def test_planes_pay_for_programs_that_err_beside_a_kink(shares, kind, dtype):
+    """Where w x and b cancel the unit's own box is tiny, and nothing else hides what rounding does to long sums."""
+    rounding, width = outward(dtype), 160
+    layer, relu = (node.operation for node in traced("no bias")[0].nodes[:2])
+    for seed, sign in product(range(3), (1, -1)):
+        weight, bias, x = _balanced(kind, seed, width, dtype)
+        weights = {"weight": sign * weight, "bias": sign * bias}
+        boxes = [Box(x, torch.zeros_like(x))]
+        # Around 0, the plane of no shares touches the unit at the corner where w x is largest.
+        boxes += [Box(torch.zeros_like(x), x.abs())] if kind == "random" and sign == 1 else []
+        for box in boxes:
+            fed = rules_for(layer).interval(layer, weights, (box,), rounding)
+            output = rules_for(relu).interval(relu, {}, (fed,), rounding)
+            planes = _planes_over_all(1, _shares(shares, seed, 1, width, dtype))
+            raised = raise_units(planes, -torch.ones(1, 1, 1, dtype=dtype), weights, box, output, rounding)
+            into, corner = fractions(raised.coefficients)[0][0], fractions(x)[0]
+            unit = Fraction(rounding.unit)
+            room = unit * _total([abs(a) for a in into], [abs(v) for v in corner])
+            below = _total(into, corner) + fractions(raised.constant)[0][0]
+            rows, offsets = fractions(weights["weight"]), fractions(weights["bias"])
+            assert below - room <= _worst_of_units([Fraction(1)], rows, offsets, corner, unit)
+
+
+def test_planes_pay_for_products_that_underflow():
+    """Each may be rounded up to the smallest number there is, and a large coefficient follows."""
+    rounding, width = outward(torch.float32), 8
+    weights = {"weight": torch.full((1, width), 2.0**-80)}
+    box = Box(torch.full((1, width), 2.0**-75), torch.zeros(1, width))
+    coefficients = torch.full((1, 1, 1), -(2.0**60))
+    planes = _planes_over_all(1, torch.ones(1, 1, 1, width))
+    raised = raise_units(planes, coefficients, weights, box, Box(torch.zeros(1, 1), torch.zeros(1, 1)), rounding)
+    below = _total(fractions(raised.coefficients)[0][0], fractions(box.centre)[0]) + fractions(raised.constant)[0][0]
+    assert below <= -(2**60) * width * Fraction(2) ** -149
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -264,20 +317,18 @@ def test_lines_are_below_the_exact_network_at_every_kink(seed, eps, depth, sprea
                     assert a * place + d <= sign * outputs[row] + slack * (1 + abs(outputs[row]) + abs(a * place))
 
 
-def test_lines_pay_for_coefficients_that_are_off():
-    """Three products on the way back, by layers that leave it to the next one to pay."""
-    rounding, unit = outward(torch.float32), Fraction(2) ** -24
-    net = nn.Sequential(nn.Linear(1, 1, bias=False), *[nn.LeakyReLU(1 / 3) for _ in range(3)])
-    with torch.no_grad():
-        net[0].weight.fill_(1.0)
-    graph, params = graph_and_params(trace(net))
-    x = -torch.ones(1, 1)
-    boxes = layer_boxes(graph, params, outward_box(x, 0.0), rounding)
-    for sign in (1.0, -1.0):
-        line, offset = linear_line(graph, params, boxes, torch.full((1, 1, 1), sign), rounding)
-        below = -fractions(line)[0][0][0] + fractions(offset)[0][0]
-        value = -(Fraction(1 / 3) ** 3) * Fraction(sign)
-        assert below <= value - 12 * unit * abs(value)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lines_pay_for_coefficients_that_are_off(dtype):
+    """A layer that only reshapes leaves it to the line to pay for what came before it; there is nothing else to pay."""
+    rounding = outward(dtype)
+    graph, params = graph_and_params(trace(nn.Flatten(), torch.zeros(1, 2, 3)))
+    x, specification = _random(0, 1, 2, 3, dtype=dtype), _random(1, 1, 4, 6, spread=10, dtype=dtype)
+    boxes = layer_boxes(graph, params, outward_box(x, 0.5), rounding)
+    line, offset = linear_line(graph, params, boxes, specification, rounding)
+    assert torch.equal(line.flatten(2), specification)
+    largest = fractions(boxes["input"].centre.abs().flatten(1).double() + boxes["input"].radius.flatten(1))[0]
+    for row, d in zip(fractions(specification.abs())[0], fractions(offset)[0], strict=True):
+        assert d <= -UNITS_OFF * Fraction(rounding.unit) * _total(row, largest)
 
 
 def test_a_line_and_the_bound_from_it_agree():
