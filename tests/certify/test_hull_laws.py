@@ -26,7 +26,7 @@ WAYS = [
     {"bounds": "hull", "rule": "best"},
     {"bounds": "crown", "rule": "joint", "intermediates": "crown"},
     {"bounds": "alpha-crown", "rule": "elided", "intermediates": "crown"},
-    {"bounds": "hull", "rule": "best", "intermediates": "crown", "budget": 0.3},
+    {"bounds": "hull", "rule": "best", "intermediates": "crown", "budget": 0.2},
 ]
 ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(str(value) for value in way.values()))
 
@@ -73,7 +73,7 @@ def _assert_unbroken(predictor: Predictor, x, eps, found) -> None:
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_no_attack_breaks_what_is_proved_on_any_network(name, way):
     """Every kind of layer, whether or not it has units to put planes above or to split."""
-    predictor, x = _predictor(name, 0), inputs(name, 4, 0)
+    predictor, x = _predictor(name, 0, networks=2), inputs(name, 3, 0)
     eps = 0.02
     _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, **way))
 
@@ -89,8 +89,8 @@ def test_no_attack_breaks_what_is_proved_at_any_radius(way, seed, name):
 
 @pytest.mark.parametrize("rule", ["elided", "joint", "best"])
 def test_no_attack_breaks_the_largest_certified_radius(rule):
-    predictor, x = _predictor("relu", 3), inputs("relu", 8, 3)
-    radius = cb.certified_radius(predictor, x, bounds="hull", rule=rule, tolerance=1e-3, largest=2.0).radius
+    predictor, x = _predictor("relu", 3, networks=2), inputs("relu", 5, 3)
+    radius = cb.certified_radius(predictor, x, bounds="hull", rule=rule, tolerance=0.01, largest=1.0).radius
     assert int((radius > 0).sum()) > 3
     lower, upper = ball(x, radius[:, None].float())
     labels = predictor.predict(x)
@@ -102,7 +102,7 @@ def test_no_attack_breaks_the_largest_certified_radius(rule):
 @pytest.mark.parametrize("rule", ["elided", "joint", "best"])
 def test_tighter_bounds_prove_all_that_looser_ones_do(rule):
     for seed, eps in product(range(2), (0.1, 0.3)):
-        predictor, x = _predictor("relu", seed), inputs("relu", 12, seed)
+        predictor, x = _predictor("relu", seed, networks=2), inputs("relu", 6, seed)
         proved = [cb.certify(predictor, x, eps=eps, rule=rule, bounds=bounds).certified for bounds in ("crown", "hull")]
         assert bool((proved[1] | ~proved[0]).all())
 
@@ -129,7 +129,7 @@ def _small(classes: int, networks: int = 2, dtype: torch.dtype = torch.float32, 
 @ways
 @pytest.mark.parametrize("classes", [1, 2, 100])
 def test_one_class_two_and_a_hundred(classes, way):
-    predictor, x = _small(classes), torch.rand(3, 5, generator=torch.Generator().manual_seed(0))
+    predictor, x = _small(classes), torch.rand(2, 5, generator=torch.Generator().manual_seed(0))
     found = cb.certify(predictor, x, eps=1e-3, **way)
     if classes == 1:
         assert found.certified.all()
@@ -168,7 +168,7 @@ def _batch(predictor: Predictor, x, eps: float, rule: str) -> _Batch:
     return _Batch(judge, points, *logit_bounds(predictor, box))
 
 
-@law(6)
+@law(5)
 @given(seed=seeds, eps=st.sampled_from([0.01, 0.2, 0.6]))
 def test_lines_margins_and_what_others_add_hold_for_every_input(seed, eps):
     """The pieces of the rule joint, each against what the networks do: T⁺ above, T⁻ below, lines below the margins."""

@@ -64,6 +64,7 @@ METHODS = {"crown": Method(False, 0), "alpha-crown": Method(False, ALPHA_STEPS),
 LINEAR = (
     AdaptiveAvgPool2d, Add, AvgPool2d, BatchNorm, Conv2d, Divide, Linear, Multiply, Normalize, Reshape, Shift, Subtract,
 )  # fmt: skip
+"""Operations that, going back, ask of what they take in only how large it can be."""
 
 CLOSE = 0.01
 """How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
@@ -260,7 +261,7 @@ def _splittable(graph: Graph) -> list[Node]:
     """Return the ReLU nodes whose input may be cut to a sign.
 
     A cut interval stays a few units clear of zero. That is nothing to ReLUs, which are linear up to zero, and nothing
-    to linear layers, which only ask how large a value is; other activations would be bounded on too small an interval.
+    to linear layers; any other operation that reads the same values would be bounded on too small an interval.
     """
     harmless = (ReLU, LeakyReLU, *LINEAR)
     others = {name for node in graph.nodes if not isinstance(node.operation, harmless) for name in node.inputs}
