@@ -1,6 +1,7 @@
 """Leaves of branch and bound in rational arithmetic: each bound holds on its own leaf, and none is forgotten."""
 
 import sys
+from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
@@ -12,9 +13,10 @@ from torch.nn import functional
 
 from certibayes.bounds import Box, layer_boxes, outward, outward_box
 from certibayes.bounds.relaxation import Step
-from certibayes.certify.branch import Search
-from certibayes.networks import trace
-from certibayes.networks.operations import ReLU
+from certibayes.certify.branch import Search, _splittable
+from certibayes.networks import Graph, Node, trace
+from certibayes.networks.graph import INPUT
+from certibayes.networks.operations import Add, MaxPool2d, Operation, ReLU, Reshape, Sigmoid, Tanh
 
 from ..bounds.test_exact import _layers, _network
 from ..bounds.test_planes_exact import _spread_out, knots_of
@@ -112,6 +114,31 @@ def test_a_cut_interval_is_not_shown_to_other_activations():
             leaf = search._bounded(torch.tensor([0]), signs, torch.full((1,), -1e6, dtype=torch.float64))
             # At z = 0, which both leaves hold, the margin is 0.
             assert float(leaf.bound) <= 0
+
+
+@dataclass(frozen=True)
+class _Elsewhere(Operation):
+    """An operation that certibayes does not know."""
+
+
+@pytest.mark.parametrize(
+    ("maker", "reader", "expected"),
+    [
+        (MaxPool2d((2, 2), (2, 2), (0, 0), (1, 1), False), Reshape((4,)), 1),
+        (_Elsewhere(), Reshape((4,)), 0),
+        (Tanh(), _Elsewhere(), 0),
+        (Tanh(), Sigmoid(), 0),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Operation) else str(value),
+)
+def test_only_values_that_familiar_operations_make_and_read_are_cut(maker, reader, expected):
+    nodes = (
+        Node("maker", maker, (INPUT,), {}, (4,)),
+        Node("reader", reader, ("maker",), {}, (4,)),
+        Node("relu", ReLU(), ("maker",), {}, (4,)),
+        Node("sum", Add(), ("reader", "relu"), {}, (4,)),
+    )
+    assert len(_splittable(Graph(nodes, (4,), ()))) == expected
 
 
 @pytest.mark.parametrize("name", ["tanh", "one linear layer", "leaky relu", "max pool, dilated"])

@@ -35,12 +35,15 @@ from certibayes.networks.operations import (
     Divide,
     LeakyReLU,
     Linear,
+    MaxPool2d,
     Multiply,
     Normalize,
     ReLU,
     Reshape,
     Shift,
+    Sigmoid,
     Subtract,
+    Tanh,
 )
 
 STEPS = 20
@@ -264,8 +267,12 @@ def _splittable(graph: Graph) -> list[Node]:
     to linear layers; any other operation that reads the same values would be bounded on too small an interval.
     """
     harmless = (ReLU, LeakyReLU, *LINEAR)
-    others = {name for node in graph.nodes if not isinstance(node.operation, harmless) for name in node.inputs}
-    return [node for node in graph.nodes if isinstance(node.operation, ReLU) and node.inputs[0] not in others]
+    read_otherwise = {name for node in graph.nodes if not isinstance(node.operation, harmless) for name in node.inputs}
+    # Whoever makes the values is shown the cut interval as its output; of operations from elsewhere nothing is known.
+    familiar = (*harmless, MaxPool2d, Sigmoid, Tanh)
+    may_be_cut = {node.name for node in graph.nodes if isinstance(node.operation, familiar)} | {INPUT}
+    may_be_cut -= read_otherwise
+    return [node for node in graph.nodes if isinstance(node.operation, ReLU) and node.inputs[0] in may_be_cut]
 
 
 def _joined(parts: list[Leaves]) -> Leaves:
