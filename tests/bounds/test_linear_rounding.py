@@ -341,6 +341,19 @@ def test_windows_side_by_side_on_images_of_any_size(case, kind):
             assert bool((outputs >= lower).all() and (outputs <= upper).all())
 
 
+def test_a_maximum_that_may_be_anyone_pays_for_its_upper_end():
+    """For coefficients that are off, and for the sum over a whole image."""
+    operation = trace(nn.Sequential(nn.MaxPool2d(2), nn.Flatten()), torch.zeros(1, 1, 24, 24)).graph.nodes[0].operation
+    box = Box(_random(0, 1, 1, 24, 24), 10 + _random(1, 1, 1, 24, 24).abs())
+    output = rules_for(operation).interval(operation, {}, (box,), F32)
+    coefficients = -_random(2, 1, 2, 1, 12, 12, spread=10).abs()
+    back = rules_for(operation).linear(operation, {}, Step(coefficients, (box,), output, F32))
+    assert not back.coefficients[0].any()
+    top = fractions(output.centre.double().flatten() + output.radius.flatten())
+    for found, row in zip(fractions(back.constant)[0], fractions(coefficients.flatten(2))[0], strict=True):
+        assert found <= _total(row, top) * (1 + 12 * Fraction(UNIT))
+
+
 @pytest.mark.parametrize("padding", [0, 1])
 def test_what_lies_beyond_an_image_is_never_the_highest(padding):
     """However far down the image itself is: every value within range, and every lower end beyond it."""
