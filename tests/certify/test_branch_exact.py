@@ -31,7 +31,7 @@ def _assert_leaves_hold(search, knots, sign_of_margin):
         for _, outputs, seen in knots:
             value, homes = margin(outputs), 0
             for leaf, bound, fixed in zip(problems, bounds, signs, strict=True):
-                if leaf == problem and all(s * z >= 0 for s, z in zip(fixed, seen, strict=True)):
+                if leaf == problem and all(s * z >= 0 for s, z in zip(fixed, seen, strict=False)):
                     homes += 1
                     assert Fraction(bound) <= value
             assert homes > 0
