@@ -10,8 +10,9 @@ import certibayes as cb
 from certibayes.bounds import IDEAL, ball, ideal_box, layer_boxes, linear_bounds, outward, outward_box
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.networks import direct_sums, trace
+from certibayes.networks.operations import Add
 
-from ..strategies import ZOO, attacked_points, inputs, law, points_of, seeds, traced
+from ..strategies import ZOO, Functional, attacked_points, graph_and_params, inputs, law, points_of, seeds, traced
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
@@ -97,3 +98,22 @@ def test_unknown_ones_are_refused():
     predictor = cb.Samples.from_modules([deep()]).predictor(1)
     with pytest.raises(cb.errors.InvalidInput, match="intermediates must be one of ibp, crown"):
         cb.certify(predictor, torch.rand(1, 6), eps=0.1, intermediates="magic")
+
+
+def test_a_sum_with_the_input_is_bounded_like_any_other_layer():
+    """What is added to the input is as deep as any layer, whichever of the two is written first."""
+
+    def around(forward):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            net = Functional(forward, first=nn.Linear(4, 4), second=nn.Linear(4, 4), last=nn.Linear(4, 3))
+        net.input_shape = (4,)
+        graph, params = graph_and_params(trace(net.double()))
+        x = torch.rand(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        with torch.no_grad():
+            boxes = crown_boxes(graph, params, layer_boxes(graph, params, ideal_box(x, 0.5), IDEAL))
+        return next(boxes[node.name].radius for node in graph.nodes if isinstance(node.operation, Add))
+
+    before = around(lambda net, x: net.last(torch.relu(x + net.second(torch.relu(net.first(x))))))
+    after = around(lambda net, x: net.last(torch.relu(net.second(torch.relu(net.first(x))) + x)))
+    torch.testing.assert_close(before, after)

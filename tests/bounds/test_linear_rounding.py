@@ -278,6 +278,96 @@ def test_coefficients_of_overlapping_windows_may_cancel(layer, kind):
         _assert_rules_hold(graph, params, x, 1e-6, kind, seed)
 
 
+def test_layers_that_do_not_pay_are_paid_for_by_those_before_them():
+    """However many there are in a row: each may leave its coefficients four units off."""
+    shapes = [nn.Unflatten(1, (2, 3)), nn.Flatten()] * 6
+    graph, params = graph_and_params(trace(nn.Sequential(*shapes), torch.zeros(1, 6)))
+    x, specification = _random(0, 1, 6), _random(1, 1, 2, 6, spread=10)
+    boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
+    lower = linear_lower(graph, params, boxes, specification, F32, at_input_only=True)
+    for found, row in zip(fractions(lower)[0], fractions(specification)[0], strict=True):
+        size = _total([abs(a) for a in row], [abs(v) for v in fractions(x)[0]])
+        assert found <= _total(row, fractions(x)[0]) - 4 * len(shapes) * Fraction(UNIT) * size
+
+
+def test_products_with_the_box_may_underflow():
+    """Small coefficients on small inputs: the last sums lose them altogether."""
+    graph, params = graph_and_params(trace(nn.Flatten(), torch.zeros(1, 2)))
+    x, specification = torch.full((1, 2), 2.0**-140), torch.full((1, 1, 2), -(2.0**-20))
+    boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
+    exact = -2 * Fraction(2) ** -160
+    assert fractions(linear_lower(graph, params, boxes, specification, F32, at_input_only=True))[0][0] <= exact
+
+
+def test_multipliers_may_cancel_coefficients_that_are_off():
+    """All that is left of a coefficient then is what it was off by."""
+    graph, params = graph_and_params(trace(nn.Sequential(nn.ReLU(), nn.Flatten()), torch.zeros(1, 3)))
+    x = torch.tensor([[1.0, 2.0, 4.0]])
+    boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
+    specification = torch.ones(1, 1, 3)
+    relu = graph.nodes[0].name
+    found = linear_lower(
+        graph, params, boxes, specification, F32, at_input_only=True, multipliers={relu: specification}
+    )
+    assert fractions(found)[0][0] <= -12 * 7 * Fraction(UNIT)
+
+
+SIDE_BY_SIDE = {
+    "whole": (lambda: nn.MaxPool2d(2), 6),
+    "left over": (lambda: nn.MaxPool2d(2), 7),
+    "padded": (lambda: nn.MaxPool2d(2, padding=1), 7),
+    "padded, left over": (lambda: nn.MaxPool2d((3, 2), padding=(1, 0)), 6),
+    "ceil": (lambda: nn.MaxPool2d(3, ceil_mode=True), 7),
+    "padded, ceil": (lambda: nn.MaxPool2d(3, padding=1, ceil_mode=True), 6),
+    "one pixel": (lambda: nn.MaxPool2d(1), 5),
+    "apart": (lambda: nn.MaxPool2d(2, 3), 7),
+}
+
+
+@pytest.mark.parametrize("kind", ["random", "cancelling"])
+@pytest.mark.parametrize("case", SIDE_BY_SIDE)
+def test_windows_side_by_side_on_images_of_any_size(case, kind):
+    """With ties, too: whole images of one value, and of few values."""
+    layer, size = SIDE_BY_SIDE[case]
+    net = nn.Sequential(layer(), nn.Flatten())
+    graph, params = graph_and_params(trace(net, torch.zeros(1, 2, size, size)))
+    for seed, eps in ((0, 0.0), (1, 1e-6), (2, 0.4)):
+        x = torch.randn(3, 2, size, size, generator=generator(seed))
+        x[1], x[2] = 0.5, x[2].round()
+        _assert_rules_hold(graph, params, x, eps, kind, seed)
+        lower, upper = linear_bounds(graph, params, outward_box(x, eps), F32)
+        for point in points_of(*ball(x, eps), 6, seed):
+            outputs = graph.evaluate(params, point).double()
+            assert bool((outputs >= lower).all() and (outputs <= upper).all())
+
+
+def test_a_maximum_that_may_be_anyone_pays_for_its_upper_end():
+    """For coefficients that are off, and for the sum over a whole image."""
+    operation = trace(nn.Sequential(nn.MaxPool2d(2), nn.Flatten()), torch.zeros(1, 1, 24, 24)).graph.nodes[0].operation
+    box = Box(_random(0, 1, 1, 24, 24), 10 + _random(1, 1, 1, 24, 24).abs())
+    output = rules_for(operation).interval(operation, {}, (box,), F32)
+    coefficients = -_random(2, 1, 2, 1, 12, 12, spread=10).abs()
+    back = rules_for(operation).linear(operation, {}, Step(coefficients, (box,), output, F32))
+    assert not back.coefficients[0].any()
+    top = fractions(output.centre.double().flatten() + output.radius.flatten())
+    for found, row in zip(fractions(back.constant)[0], fractions(coefficients.flatten(2))[0], strict=True):
+        assert found <= _total(row, top) * (1 + 12 * Fraction(UNIT))
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_what_lies_beyond_an_image_is_never_the_highest(padding):
+    """However far down the image itself is: every value within range, and every lower end beyond it."""
+    net = nn.Sequential(nn.MaxPool2d(2, padding=padding), nn.Flatten())
+    graph, params = graph_and_params(trace(net, torch.zeros(1, 1, 3, 3)))
+    box = Box(torch.full((1, 1, 3, 3), -0.9 * 2.0**100), torch.full((1, 1, 3, 3), 0.9 * 2.0**100))
+    assert bool(within_range(box))
+    lower, _ = linear_bounds(graph, params, box, F32)
+    assert bool((lower <= -1.8 * 2.0**100).all())
+    boxes = layer_boxes(graph, params, box, F32)
+    ones = torch.eye(graph.classes)[None]
+    assert bool((linear_lower(graph, params, boxes, ones, F32, at_input_only=True) <= -1.8 * 2.0**100).all())
+
+
 # Whole networks that lose as many digits as they can
 
 

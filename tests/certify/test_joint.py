@@ -11,7 +11,7 @@ from certibayes.bounds import Box
 from certibayes.certify.joint import Lines, Others, height, joint_values, offset_of
 from certibayes.errors import InvalidInput
 
-from ..strategies import law, seeds
+from ..strategies import fractions, law, seeds
 
 sizes = st.sampled_from([0.0, 1e-6, 0.3, 1.0, 30.0, 1e6])
 
@@ -88,6 +88,29 @@ def test_better_margins_than_the_lines_are_used():
     lines, lowest, others, box = problem(0)
     known = lowest + 1.0
     assert (joint_values(lines, known, others, box) >= height(known, others).mean(0) - 1e-3).all()
+
+
+@law(40)
+@given(seed=seeds, networks=st.sampled_from([2, 6]), size=st.sampled_from([1e6, 1e10]))
+def test_what_cancels_between_networks_and_inputs_is_paid_for(seed, networks, size):
+    """Large coefficients whose sum is small, at one point: all that is left of the sums is what rounding did."""
+    g = torch.Generator().manual_seed(seed)
+    half = size * torch.randn(networks // 2, 1, 40, generator=g, dtype=torch.float64)
+    one = torch.cat([half, -half])
+    coefficients = torch.cat([one, -one], -1)
+    centre = torch.rand(1, 40, generator=g, dtype=torch.float64).repeat(1, 2) + 0.5
+    centre = centre * (1 + 1e-16 * torch.randn(1, 80, generator=g, dtype=torch.float64))
+    offsets = 0.5 + torch.rand(networks, 1, generator=g, dtype=torch.float64)
+    box = Box(centre, torch.zeros_like(centre))
+    x, rows = fractions(centre)[0], fractions(coefficients)
+    margins = [
+        sum((a * v for a, v in zip(row, x, strict=True)), start=d)
+        for (row,), (d,) in zip(rows, fractions(offsets), strict=True)
+    ]
+    exact = torch.tensor([[float(m)] for m in margins], dtype=torch.float64)
+    others = Others(*(torch.full((networks, 1), most, dtype=torch.float64) for most in (0.5, 0.1)))
+    found = joint_values(Lines(coefficients, offsets), exact - 2, others, box)
+    assert float(found) <= float(height(exact, others).mean()) + 1e-15
 
 
 def opposed():

@@ -29,6 +29,8 @@ def climb(objective: Callable[[list[Values]], Tensor], freedoms: Sequence[Freedo
         The groups of values after ``steps``.
     """
     groups = [dict(freedom.values) for freedom in freedoms]
+    if not any(groups):
+        return groups
     moments: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
     for step in range(1, steps + 1):
         gradients = torch.func.grad(objective)(groups)

@@ -16,6 +16,7 @@ from certibayes.bounds.linear import Boxes, linear_lower
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Params
+from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import LeakyReLU, MaxPool2d, ReLU, Reshape, Sigmoid, Tanh
 
 NONLINEAR = (ReLU, LeakyReLU, Tanh, Sigmoid, MaxPool2d)
@@ -38,7 +39,7 @@ def crown_boxes(
     """
     feeding = {name for node in graph.nodes if isinstance(node.operation, NONLINEAR) for name in node.inputs}
     exact = _first_layers(graph)
-    tight: Boxes = {name: box for name, box in boxes.items() if name not in {node.name for node in graph.nodes}}
+    tight: Boxes = {INPUT: boxes[INPUT]}
     for index, node in enumerate(graph.nodes):
         inputs = tuple(tight[name] for name in node.inputs)
         box = rules_for(node.operation).interval(node.operation, node.weights(params), inputs, rounding)
@@ -50,12 +51,12 @@ def crown_boxes(
 
 
 def _first_layers(graph: Graph) -> set[str]:
-    """Affine layers that take in the input itself, whose intervals nothing can improve."""
-    reshaped = {name for node in graph.nodes for name in node.inputs} - {node.name for node in graph.nodes}
+    """Return the layers that take in the input and nothing else, whose intervals nothing can improve."""
+    reshaped = {INPUT}
     for node in graph.nodes:
         if isinstance(node.operation, Reshape) and node.inputs[0] in reshaped:
             reshaped.add(node.name)
-    return {node.name for node in graph.nodes if node.inputs[0] in reshaped}
+    return {node.name for node in graph.nodes if len(node.inputs) == 1 and node.inputs[0] in reshaped}
 
 
 def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at_once: int) -> Box:

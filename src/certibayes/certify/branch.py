@@ -27,7 +27,25 @@ from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
 from certibayes.bounds.planes import Planes, plane_values
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import ReLU
+from certibayes.networks.operations import (
+    AdaptiveAvgPool2d,
+    Add,
+    AvgPool2d,
+    BatchNorm,
+    Conv2d,
+    Divide,
+    LeakyReLU,
+    Linear,
+    MaxPool2d,
+    Multiply,
+    Normalize,
+    ReLU,
+    Reshape,
+    Shift,
+    Sigmoid,
+    Subtract,
+    Tanh,
+)
 
 STEPS = 20
 """Of gradient ascent on slopes, planes and multipliers, for each new leaf."""
@@ -46,6 +64,11 @@ class Method(NamedTuple):
 
 
 METHODS = {"crown": Method(False, 0), "alpha-crown": Method(False, ALPHA_STEPS), "hull": Method(True, HULL_STEPS)}
+
+LINEAR = (
+    AdaptiveAvgPool2d, Add, AvgPool2d, BatchNorm, Conv2d, Divide, Linear, Multiply, Normalize, Reshape, Shift, Subtract,
+)  # fmt: skip
+"""Operations that, going back, ask of what they take in only how large it can be."""
 
 CLOSE = 0.01
 """How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
@@ -100,9 +123,8 @@ class Search:
     ended: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
-        self.relus = [node for node in self.graph.nodes if isinstance(node.operation, ReLU)]
-        # A last place that stands for no activation, so that networks without any have something to choose from.
-        self.sizes = [*(torch.Size(node.shape).numel() for node in self.relus), 1]
+        self.relus = _splittable(self.graph)
+        self.sizes = [torch.Size(node.shape).numel() for node in self.relus]
         count, device = len(self.known), self.known.device
         signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
         roots = torch.arange(count, device=device)
@@ -130,6 +152,8 @@ class Search:
         """Split every open leaf once, or as many as there is time for."""
         self.ended = ended
         chosen = self.open(wanted)
+        if not bool(chosen.any()):
+            return
         grown = self._in_parts(self.leaves.take(chosen), self._split)
         self.leaves = _joined([self.leaves.take(~chosen), grown])
 
@@ -165,7 +189,8 @@ class Search:
             self.line_coefficients[problem], self.line_offsets[problem] = line[:, 0], offset[:, 0]
         corner = lowest_point(coefficients[INPUT], boxes[INPUT])
         losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
-        loss, choice = losses.max(1)
+        # Without activations to split there is no largest loss.
+        loss, choice = losses.max(1) if self.relus else (torch.zeros_like(found), torch.zeros_like(problem))
         self.smallest_found = self.smallest_found.scatter_reduce(0, problem, found, "amin")
         closest = (found == self.smallest_found[problem]).nonzero().squeeze(-1)
         self.worst_inputs[problem[closest]] = corner[closest]
@@ -173,7 +198,7 @@ class Search:
 
     def _by_node(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut (L, H) into (L, *shape) for each ReLU."""
-        parts = flat.split(self.sizes, 1)[:-1]
+        parts = flat.split(self.sizes, 1)
         return {node.name: part.view(-1, *node.shape) for node, part in zip(self.relus, parts, strict=True)}
 
     def _boxes(self, problem: Tensor, signs: Tensor) -> Boxes:
@@ -213,7 +238,7 @@ class Search:
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses = []
+        losses = [corner.new_zeros(len(corner), 0)]
         for node in self.relus:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius
@@ -223,7 +248,6 @@ class Search:
             line = torch.where(c > 0, chosen.slopes[node.name][:, 0] * z, above)
             loss = c * (z.clamp(min=0) - line)
             losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
-        losses.append(torch.zeros_like(margin)[:, None])
         return torch.cat(losses, 1).masked_fill(signs != 0, 0.0).clamp(min=0.0), margin.double()
 
     def _under_planes(
@@ -235,6 +259,21 @@ class Search:
         at = plane_values(planes, source.weights(self.params), boxes[fed], values[fed])
         units, in_use = planes.units[:, 0], planes.in_use[:, 0]
         return above.scatter(1, units, torch.where(in_use, at[:, 0], above.gather(1, units)))
+
+
+def _splittable(graph: Graph) -> list[Node]:
+    """Return the ReLU nodes whose input may be cut to a sign.
+
+    A cut interval stays a few units clear of zero. That is nothing to ReLUs, which are linear up to zero, and nothing
+    to linear layers; any other operation that reads the same values would be bounded on too small an interval.
+    """
+    harmless = (ReLU, LeakyReLU, *LINEAR)
+    read_otherwise = {name for node in graph.nodes if not isinstance(node.operation, harmless) for name in node.inputs}
+    # Whoever makes the values is shown the cut interval as its output; of operations from elsewhere nothing is known.
+    familiar = (*harmless, MaxPool2d, Sigmoid, Tanh)
+    may_be_cut = {node.name for node in graph.nodes if isinstance(node.operation, familiar)} | {INPUT}
+    may_be_cut -= read_otherwise
+    return [node for node in graph.nodes if isinstance(node.operation, ReLU) and node.inputs[0] in may_be_cut]
 
 
 def _joined(parts: list[Leaves]) -> Leaves:

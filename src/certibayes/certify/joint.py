@@ -92,20 +92,21 @@ def joint_values(lines: Lines, margins: Tensor, others: Others, box: Box, steps:
     # A line may fall below what is known of the margin, but h of what is known holds all the same.
     high = torch.maximum(margins, lines.offsets - least(-coefficients.transpose(0, 1), exact).T)
 
-    def together(slopes: Tensor) -> Tensor:
-        return torch.einsum("np,np...->p...", slopes, coefficients)[:, None]
+    def together(slopes: Tensor, each: Tensor) -> Tensor:
+        return torch.einsum("np,np...->p...", slopes, each)[:, None]
 
     def total(slopes: Tensor) -> Tensor:
         constants = slopes * lines.offsets + offset_of(slopes, margins, high, others)
-        return least(together(slopes), exact)[:, 0] + constants.sum(0)
+        return least(together(slopes, coefficients), exact)[:, 0] + constants.sum(0)
 
     start = Freedom({"slopes": torch.zeros_like(margins)}, RATE, top=None)
     (found,) = climb(lambda groups: total(groups[0]["slopes"]).sum(), [start], steps)
     slopes = found["slopes"]
     # What float64 loses: in h, whose size is at most 1, in its lines, and in the sums over networks and inputs.
-    lost = relative_error(margins[..., None], high[..., None]).squeeze(-1)
+    lost = relative_error(margins[..., None], high[..., None]).squeeze(-1) + len(margins) * 2.0**-50
     lost = lost + slopes * (lines.offsets.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
-    sums = dot(together(slopes).abs(), exact.centre.abs() + exact.radius)[:, 0] * 2.0**-38
+    # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not.
+    sums = dot(together(slopes, coefficients.abs()), exact.centre.abs() + exact.radius)[:, 0] * 2.0**-38
     return (total(slopes) - lost.sum(0) - sums) / len(margins)
 
 

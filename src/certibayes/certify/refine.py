@@ -111,6 +111,12 @@ class Refinement:
         return Lines(coefficients, offsets)
 
     def found(self, index: int) -> Found:
-        """Return what is known for one network."""
+        """Return what is known for one network.
+
+        Raises:
+            UnsoundBounds: some bounds are not finite.
+        """
         which, search = self.searches[index]
-        return Found(which, search.bounds, search.smallest_found, search.worst_inputs)
+        bounds = search.bounds
+        require_sound(torch.isfinite(bounds))
+        return Found(which, bounds, search.smallest_found, search.worst_inputs)

@@ -11,7 +11,7 @@ from torch.nn import functional
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
 from certibayes.bounds.relaxation import COEFFICIENT_UNITS, Backward, Step, dot, sum_error
-from certibayes.bounds.rounding import LARGEST_BOUND, Rounding
+from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.rules.activation import monotone
 from certibayes.bounds.rules.transposed import transposed
 from certibayes.networks import operations as ops
@@ -51,7 +51,7 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
     channels = low.shape[1]
 
     def windows(image: Tensor) -> Tensor:
-        padded = functional.pad(image, (before[1], after[1], before[0], after[0]), value=-LARGEST_BOUND)
+        padded = functional.pad(image, (before[1], after[1], before[0], after[0]), value=-torch.inf)
         padded = padded[..., : reach[0], : reach[1]]
         parts = functional.unfold(padded, kernel, dilation, stride=stride)
         return parts.unflatten(1, (channels, -1))
