@@ -176,7 +176,7 @@ def test_lines_margins_and_what_others_add_hold_for_every_input(seed, eps):
     with torch.no_grad():
         batch = _batch(predictor, x, eps, "joint")
         batch.tighten("crown", torch.isfinite(batch.values[0]))
-        batch.enclose(torch.isfinite(batch.values[0]))
+        batch.enclose(torch.isfinite(batch.values[0]), "hull")
         every = torch.arange(len(batch.point))
         known = batch.margins[:, batch.point, batch.rival]
         lines, others = batch.refinement.lines(every, known), batch._others(batch.point, batch.rival)

@@ -9,7 +9,7 @@ posterior predictive afterwards. Every iterate is projected onto ball and domain
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -80,6 +80,7 @@ def pgd(
     generator: torch.Generator,
     settings: PGDSettings = PGDSettings(),  # noqa: B008 - an immutable tuple
     norm: str = "linf",
+    starts: Sequence[Tensor] = (),
 ) -> Tensor:
     """Attack a batch and return, for each input, the iterate with the largest margin loss, (B, ...).
 
@@ -92,9 +93,18 @@ def pgd(
         generator: of the random starts, on the device of ``x``.
         settings: see there.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
+        starts: inputs (B, ...) to climb from, instead of the point itself and random ones.
     """
     search = Search(log_probabilities, region_of(x, eps, norm, domain), y)
-    projected_gradient(search, settings, generator)
+    if starts:
+        settings.require()
+        for number, start in enumerate(starts):
+            index = search.standing()
+            if index.numel() > 0:
+                begin = search.region.pick(index).project(start[index])
+                _climb(search, index, begin, LOSSES[settings.losses[number % len(settings.losses)]], settings)
+    else:
+        projected_gradient(search, settings, generator)
     return search.best
 
 

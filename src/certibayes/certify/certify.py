@@ -61,7 +61,7 @@ def certify(
             CROWN itself says of them, which is tighter in deep networks and costs far more.
         budget: seconds for attacks and branch and bound on points that the bounds leave open (rule ``best``). What is
             found is in ``certificate.attacked`` and ``certificate.counterexamples``; points that are neither certified
-            nor attacked are unknown. The time that the bounds themselves take comes on top: ``bounds="crown"`` is quick.
+            nor attacked are unknown. What the bounds themselves take comes on top; ``"crown"`` is quick.
         progress: called with (points done, all points).
 
     Raises:

@@ -38,11 +38,13 @@ WANTED = (0.05, 1.0, SATURATED)
 """Margins asked for by splitting: little from every network first, then more from those that can give more, to make up
 for those that cannot."""
 
+CLIMB = PGDSettings(steps=40, restarts=1, losses=("margin",))
+
+STARTS = 3
+"""Networks whose worst inputs are climbed from."""
+
 SMALL = 1e-9
 """Far more than float64 loses in a sum of exponentials."""
-
-TELLING = 8
-"""After so many networks, a rival that beats the label in their mean, each at its own worst input, is given up."""
 
 
 class Points(NamedTuple):
@@ -250,18 +252,22 @@ class _Batch:
         networks = len(self.margins)
         for index in range(networks):
             known = self.margins[index, self.point, self.rival]
-            which = (self._promising & (known < SATURATED)).nonzero().squeeze(-1)
+            which = (self._undecided & (known < SATURATED)).nonzero().squeeze(-1)
             if len(which) > 0:
                 ended = _share(until, networks - index)
                 self._take_in(index, self.refinement.begin(index, which, known[which], ended))
 
     @property
-    def _promising(self) -> Tensor:
-        """Which of the pairs (P,) of point and rival may still be proved by better margins."""
+    def _undecided(self) -> Tensor:
+        """Which of the pairs (P,) of point and rival are worth the effort; for other rules than ``best``, all."""
         if self.judge.rule != "best":
             return torch.ones_like(self.point, dtype=torch.bool)
+        return self.open[self.point, self.rival]
+
+    @property
+    def _promising(self) -> Tensor:
+        """Which of the pairs (P,) of point and rival may still be proved by better margins of single networks."""
         is_seen = self.smallest < torch.inf
-        seen = is_seen.sum(0)
         # No margin can be bounded by more than the network really gives.
         most = self.margins[:, self.point].scatter(
             -1, self.rival.expand_as(is_seen)[..., None], self.smallest[..., None]
@@ -269,7 +275,7 @@ class _Batch:
         values = elided_values(most, self.upper_margins[:, self.point], self.points.labels[self.point])
         values = values.gather(-1, self.rival.expand_as(is_seen)[..., None]).squeeze(-1)
         total = torch.where(is_seen, values, torch.zeros_like(values)).sum(0)
-        return self.open[self.point, self.rival] & ((seen < TELLING) | (total > 0))
+        return self._undecided & (total > 0)
 
     def _take_in(self, index: int, found: Found) -> None:
         """Draw from what was found for one network what it says about probabilities, and try its worst inputs."""
@@ -283,7 +289,7 @@ class _Batch:
 
     def join(self) -> None:
         """Bound the mean over networks for one input of all of them, where that may decide."""
-        chosen = self._promising.nonzero().squeeze(-1)
+        chosen = self._undecided.nonzero().squeeze(-1)
         inputs = torch.Size(self.judge.predictor.graph.input_shape).numel()
         at_once = max(1, self.judge.memory // (8 * 8 * inputs * len(self.margins)))
         for part in chosen.split(at_once):
@@ -305,9 +311,29 @@ class _Batch:
         # Rounding aside; less is safe where margins are negative, so what could overflow is cut.
         return Others(others(self.margins) * (1 + SMALL), others(self.upper_margins).clamp(max=1e6) * (1 - SMALL))
 
+    def climb(self) -> None:
+        """Attack what is still open from where single networks came closest to the rival, and from the mean of that.
+
+        Gradients alone rarely find such places: they lie beyond units that are switched off on the way.
+        """
+        chosen = self._undecided.nonzero().squeeze(-1)
+        if len(chosen) == 0:
+            return
+        point, inputs = self.point[chosen], self.refinement.inputs(chosen)
+        nearest = self.smallest[:, chosen].topk(min(STARTS, len(inputs)), 0, largest=False).indices
+        here = torch.arange(len(chosen), device=chosen.device)
+        starts = [*(inputs[network, here] for network in nearest), inputs.mean(0)]
+        with torch.enable_grad():
+            found = pgd(
+                self.judge.predictor, self.points.x[point], self.points.labels[point], self.points.radius[point],
+                self.judge.domain, torch.Generator(), CLIMB, self.points.norm, starts,
+            )  # fmt: skip
+        self._try(point, found)
+
     def split(self, until: float) -> None:
-        """Split what is still open, for margins that rise from pass to pass."""
+        """Split what is still open, for margins that rise from pass to pass, and attack from what comes up."""
         networks = len(self.margins)
+        self.climb()
         for wanted in WANTED:
             goes_on = True
             while goes_on and time.monotonic() < until:
@@ -318,6 +344,8 @@ class _Batch:
                     if self.refinement.split(index, aim.double(), _share(until, networks - index)):
                         goes_on = True
                         self._take_in(index, self.refinement.found(index))
+                if goes_on:
+                    self.climb()
 
 
 def _share(until: float, parts: int) -> Callable[[], bool]:

@@ -110,6 +110,16 @@ class Refinement:
             offsets[index, at[taken]] = search.line_offsets[taken]
         return Lines(coefficients, offsets)
 
+    def inputs(self, chosen: Tensor) -> Tensor:
+        """Return where each network came closest to the rival, for some problems (Q,), (N, Q, *input_shape).
+
+        Networks that were not searched have the middle of the box.
+        """
+        everywhere = self.box.centre.expand(self.predictor.size, *self.box.centre.shape).clone()
+        for index, (which, search) in self.searches.items():
+            everywhere[index, which] = search.worst_inputs
+        return everywhere[:, chosen]
+
     def found(self, index: int) -> Found:
         """Return what is known for one network.
 
