@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import attack, certification, training_step
+from benchmarks import attack, certification, linear, training_step
 
-BARS = {"certification": 1.5, "training step": 4.0, "attack": 1.5}
+BARS = {"certification": 1.5, "linear bounds": 1.5, "convolutional": 1.1, "training step": 4.0, "attack": 1.5}
+
+GROWTH = Path("growth.png")
 
 
 def main() -> None:
     results = {
         "certification": certification.main(),
+        "linear bounds": linear.dense(),
+        "convolutional": linear.convolutional(),
         "training step": training_step.main(),
         "attack": attack.main(),
     }
@@ -29,9 +34,12 @@ def main() -> None:
         table.add_column("median", justify="right")
         for key, value in figures.items():
             ratio = key == "ratio" or "/" in key
-            table.add_row(key, f"{value:.2f}x" if ratio else f"{1000 * value:.2f} ms")
+            shown = f"{value:.2f} GB" if key.endswith("GB") else f"{1000 * value:.2f} ms"
+            table.add_row(key, f"{value:.2f}x" if ratio else shown)
         table.caption = f"the bar for the ratio is {BARS[name]}x"
         Console().print(table)
+    grown = linear.growth(GROWTH)
+    Console().print(f"time a network and image, last against first: {grown}; drawn in {GROWTH}")
     missed = [name for name, figures in results.items() if figures["ratio"] > BARS[name]]
     if missed:
         sys.exit(f"above the bar: {', '.join(missed)}")

@@ -292,3 +292,18 @@ class TestParts:
         settings = PGDSettings(steps=10, restarts=1, step_size=0.15)
         found = pgd(log_probabilities, x, y, 1.0, None, torch.Generator(), settings)
         assert float(margin_loss(log_probabilities(found), y)) > 0
+
+
+def test_pgd_climbs_from_given_starts_brought_into_the_ball():
+    """Two dips: from the point it slides into the shallow one, from a start beyond the other into the deep one."""
+
+    def model(x):
+        dips = -torch.relu(1 - (x + 0.5).abs() * 4) - 3 * torch.relu(1 - (x - 0.8).abs() * 4)
+        return torch.cat([2 + dips, torch.zeros_like(x)], 1)
+
+    x, y = torch.full((1, 1), -0.4), torch.zeros(1, dtype=torch.int64)
+    settings = PGDSettings(steps=40, restarts=1, losses=("margin",))
+    plain = pgd(model, x, y, 1.3, None, torch.Generator(), settings)
+    led = pgd(model, x, y, 1.3, None, torch.Generator(), settings, starts=[torch.full((1, 1), 5.0)])
+    assert float(model(plain)[0, 0]) > 0 > float(model(led)[0, 0])
+    assert float((led - x).abs()) <= 1.3

@@ -133,16 +133,17 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _rules_table(rows: list[RuleRow]) -> Table:
-    n = rows[0].figures["n"] if rows else 0
+    robust = [row for row in rows if row.likelihood == "robust"]
+    n = robust[0].figures["n"] if robust else 0
     table = Table(title=f"% of {n:,} test images certified at ±{EPS:g}, and still standing", title_style="bold")
-    table.add_column("method")
+    table.add_column("robust method")
     table.add_column("T", justify="right")
     # A terminal has no room for all; the files have them.
-    names = [name for name in rows[0].figures["rules"] if name in SHOWN] if rows else []
+    names = [name for name in robust[0].figures["rules"] if name in SHOWN] if robust else []
     for name in names:
         table.add_column(SHOWN[name], justify="right")
     table.add_column("stand", justify="right")
-    for row in (row for row in rows if row.likelihood == "robust"):
+    for row in robust:
         shares = [row.figures["rules"][name]["certified"] for name in names]
         shares.append(row.figures["attacks"]["ensemble"]["standing"])
         table.add_row(row.method, f"{row.temperature:g}", *(f"{100 * share:.1f}" for share in shares))

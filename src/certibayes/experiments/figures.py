@@ -153,11 +153,12 @@ def rules_figure(posteriors: dict[str, dict[str, Any]], path: Path) -> None:
                 proved = share
         standing = 100 * found["attacks"]["ensemble"]["standing"]
         axes.barh(place, max(standing - proved, 0.0), 0.62, left=proved, color=OPEN, alpha=0.55, linewidth=0)
-        axes.annotate(f"{proved:.1f}", (proved - 0.8, place), ha="right", va="center", color="white", fontsize=8)
-        axes.annotate(f"{standing:.1f}", (standing + 0.6, place), va="center", color=FAINT, fontsize=8)
+        words = f"{proved:.1f} proved, {standing:.1f} stand"
+        axes.annotate(words, (max(proved, standing) + 0.6, place), va="center", color=INK, fontsize=8)
     axes.set_yticks(range(len(posteriors)), list(posteriors))
     axes.invert_yaxis()
-    axes.set_xlim(0, 100)
+    axes.set_xlim(0, 105)
+    axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("% of test images", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     handles = [Patch(color=CERTIFIED, alpha=shade, label=rule) for rule, shade in zip(rules, shades, strict=True)]

@@ -1,0 +1,127 @@
+"""Linear bounds: CROWN margins of 35 networks against the products they need, a convolutional network, and growth.
+
+"Bare" is, for each network of 784-512-10: the products of both layers with the centres and with the radii, and the
+product that carries the coefficients of nine margins an image back through the first layer, on tensors that are
+already there. The convolutional network is the paper's for CIFAR-10; what all networks take together is compared with
+the sum of what each takes alone.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional
+
+import certibayes as cb
+from benchmarks.timing import medians
+from certibayes.bounds import outward_box
+from certibayes.certify import margin_bounds
+from certibayes.experiments.figures import save
+from certibayes.networks.samples import pick
+from certibayes.prediction import Predictor
+
+NETWORKS, IMAGES, EPS, DOMAIN = 35, 500, 0.1, (0.0, 1.0)
+
+
+def random_predictor(net: torch.nn.Module, networks: int, std: float) -> Predictor:
+    params = dict(net.named_parameters())
+    widths = {name: torch.full_like(p, std) for name, p in params.items()}
+    return cb.DiagonalGaussian(net, params, widths).predictor(networks, seed=0)
+
+
+def rivals_of(y: Tensor) -> Tensor:
+    every = torch.arange(9).expand(len(y), 9)
+    return every + (every >= y[:, None])
+
+
+@torch.no_grad()
+def bare_products(networks: list[dict[str, Tensor]], box: cb.bounds.Box, coefficients: Tensor) -> None:
+    for params in networks:
+        first, second = params["1.weight"], params["3.weight"]
+        centre = functional.linear(box.centre, first, params["1.bias"])
+        radius = functional.linear(box.radius, first)
+        functional.linear(centre, second, params["3.bias"])
+        functional.linear(radius, second)
+        coefficients @ first
+
+
+def dense() -> dict[str, float]:
+    predictor = random_predictor(cb.networks.mlp(784, [512], 10), NETWORKS, 0.01)
+    x = cb.data.load("digits").test.inputs[:IMAGES].flatten(1)
+    y = predictor.predict(x)
+    box, rivals = outward_box(x, EPS, DOMAIN), rivals_of(y)
+    networks = [pick(predictor.samples, index) for index in range(NETWORKS)]
+    coefficients = torch.randn(IMAGES * 9, 512)
+    times = medians(
+        {
+            "bare products": lambda: bare_products(networks, box, coefficients),
+            "CROWN margins, outward": lambda: margin_bounds(predictor, box, y, rivals),
+        },
+        rounds=7,
+    )
+    return {**times, "ratio": times["CROWN margins, outward"] / times["bare products"]}
+
+
+def convolutional(images: int = 50) -> dict[str, float]:
+    predictor = random_predictor(cb.networks.paper_cifar_supplement(), NETWORKS, 0.001)
+    x = torch.rand(images, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    y = predictor.predict(x)
+    box, rivals = outward_box(x, 1 / 255, DOMAIN), rivals_of(y)
+    alone = [
+        Predictor(predictor.graph, {name: value[i : i + 1] for name, value in predictor.samples.items()})
+        for i in range(NETWORKS)
+    ]
+    margin_bounds(alone[0], box, y, rivals)
+    seconds: dict[str, list[float]] = {"all networks": [], "one by one": []}
+    for _ in range(2):
+        began = time.perf_counter()
+        for single in alone:
+            margin_bounds(single, box, y, rivals)
+        seconds["one by one"].append(time.perf_counter() - began)
+        began = time.perf_counter()
+        margin_bounds(predictor, box, y, rivals)
+        seconds["all networks"].append(time.perf_counter() - began)
+    times = {name: statistics.median(values) for name, values in seconds.items()}
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return {**times, "peak memory of the process, GB": peak, "ratio": times["all networks"] / times["one by one"]}
+
+
+def growth(path: Path) -> dict[str, float]:
+    """Time a network and image, over numbers of networks and of images; a level line is linear growth."""
+    x = cb.data.load("digits").test.inputs[:IMAGES].flatten(1)
+    net = cb.networks.mlp(784, [512], 10)
+    predictor = random_predictor(net, NETWORKS, 0.01)
+    y = predictor.predict(x)
+    figure = Figure(figsize=(9, 3.6), layout="constrained", facecolor="white")
+    panels = figure.subplots(1, 2, sharey=True)
+    found: dict[str, float] = {}
+    grids = {"networks": (1, 2, 4, 9, 18, 35), "images": (16, 62, 125, 250, 500)}
+    for axes, (what, counts) in zip(panels, grids.items(), strict=True):
+        for method in ("ibp", "crown", "alpha-crown"):
+            each = []
+            for count in counts:
+                networks, images = (count, 125) if what == "networks" else (4, count)
+                samples = {name: value[:networks] for name, value in predictor.samples.items()}
+                some, box = Predictor(predictor.graph, samples), outward_box(x[:images], EPS, DOMAIN)
+                rivals = rivals_of(y[:images])
+                run = medians({"": lambda: margin_bounds(some, box, y[:images], rivals, bounds=method)}, rounds=3)  # noqa: B023
+                each.append(1e6 * run[""] / (networks * images))
+            axes.plot(counts, each, marker="o", label=method)
+            found[f"{method}, {what}: last / first"] = each[-1] / each[0]
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xticks(counts, [str(count) for count in counts])
+        axes.minorticks_off()
+        axes.set_xlabel(what)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel("µs a network and image")
+    panels[0].legend(frameon=False)
+    save(figure, path)
+    return found
