@@ -10,7 +10,9 @@ from certibayes.experiments.settings import as_text, settings_of
 from certibayes.experiments.spec import ALGORITHMS
 
 RESULTS = Path(__file__).parent.parent / "results" / "inference-mnist"
-MARKERS = re.compile(r"<!-- (?P<what>supported layers|settings|mnist|mnist chains)(?: of (?P<method>[a-z-]+))? -->")
+MARKERS = re.compile(
+    r"<!-- (?P<what>supported layers|settings|mnist|mnist chains|file)(?: of (?P<method>[a-z0-9./-]+))? -->"
+)
 
 
 def on_files(files, config):
@@ -32,6 +34,8 @@ def _filled(marker: re.Match[str]) -> str:
         return support_table()
     if marker["what"] == "settings":
         return _settings(method)
+    if marker["what"] == "file":
+        return (RESULTS.parent / method).read_text()
     return _rows(method, chains=marker["what"] == "mnist chains")
 
 
