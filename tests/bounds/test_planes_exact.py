@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from certibayes.bounds import IDEAL, Box, ideal_box, layer_boxes, outward, outward_box, rules_for
-from certibayes.bounds.intermediate import _between, crown_boxes
+from certibayes.bounds.intermediate import box_between_ends, crown_boxes
 from certibayes.bounds.linear import linear_line, linear_lower
 from certibayes.bounds.optimise import Relaxation, ascend, begin, bound_with
 from certibayes.bounds.planes import Planes, raise_units
@@ -358,7 +358,7 @@ def test_boxes_hold_the_ends_they_were_made_from(dtype, seed, scale, width):
     rounding = outward(dtype)
     low = torch.randn(50, generator=generator(seed), dtype=torch.float64) * scale
     high = low + torch.rand(50, generator=generator(seed + 1), dtype=torch.float64) * width * scale
-    box = _between(low, high, dtype, rounding)
+    box = box_between_ends(low, high, dtype, rounding)
     assert box.centre.dtype == box.radius.dtype == dtype
     for c, r, a, b in zip(*(fractions(part) for part in (*box, low, high)), strict=True):
         assert c - r <= a

@@ -73,7 +73,7 @@ def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at
         lows.append(lower)
         highs.append(-negative)
     low, high = (end.flatten(1) for end in (box.ends() if rounding.outward else (box.lower, box.upper)))
-    return _between(
+    return box_between_ends(
         torch.maximum(torch.cat(lows, 1), low).view(box.centre.shape),
         torch.minimum(torch.cat(highs, 1), high).view(box.centre.shape),
         box.centre.dtype,
@@ -81,7 +81,7 @@ def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at
     )
 
 
-def _between(low: Tensor, high: Tensor, dtype: torch.dtype, rounding: Rounding) -> Box:
+def box_between_ends(low: Tensor, high: Tensor, dtype: torch.dtype, rounding: Rounding) -> Box:
     """Return a box in ``dtype`` that holds the ends, given in float64."""
     centre = ((low + high) / 2).to(dtype)
     reach = torch.maximum(high - centre.double(), centre.double() - low).clamp(min=0)

@@ -1,0 +1,82 @@
+"""Splitting few inputs: parts cover the box, and the mean over networks is decided as a fine grid decides it."""
+
+import pytest
+import torch
+from hypothesis import given
+from torch import nn
+
+import certibayes as cb
+from certibayes.bounds import IDEAL, Box, outward, outward_box
+from certibayes.certify.input_split import halves, proved_in_parts
+
+from ..strategies import law, points_of, seeds
+
+
+@law(30)
+@given(seed=seeds)
+def test_every_float_of_a_box_is_in_one_of_its_halves(seed):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(4, 3, generator=g)
+    box = outward_box(x, 0.3)
+    side = torch.randint(3, (4,), generator=g)
+    both = halves(box, side, outward(torch.float32))
+    low, high = (end.view(2, 4, 3) for end in both.ends())
+    for z in torch.cat([points_of(box.lower, box.upper, 100, seed), box.centre[None], box.lower[None]]):
+        inside = ((low <= z.double()) & (z.double() <= high)).all(-1)
+        # In floats a corner may round out of the box.
+        outside = ((z.double() - box.centre.double()).abs() > box.radius.double()).any(-1)
+        assert (inside.any(0) | outside).all()
+    assert torch.allclose(both.radius.view(2, 4, 3)[:, torch.arange(4), side] * 2, box.radius[torch.arange(4), side])
+
+
+def test_what_is_not_finished_in_time_is_not_proved():
+    box = Box(torch.zeros(2, 1), torch.ones(2, 1))
+    nothing_lost = lambda whose: torch.zeros_like(whose, dtype=torch.bool)  # noqa: E731
+    always = lambda parts, whose: torch.ones_like(whose, dtype=torch.bool)  # noqa: E731
+    never = lambda parts, whose: whose == 1  # noqa: E731
+    ticks = iter(range(100))
+    assert not proved_in_parts(box, IDEAL, always, nothing_lost, lambda: next(ticks) > 5).any()
+    ticks = iter(range(100))
+    assert proved_in_parts(box, IDEAL, never, nothing_lost, lambda: next(ticks) > 5).tolist() == [True, False]
+    assert not proved_in_parts(box, IDEAL, never, lambda whose: whose >= 0, lambda: False).any()
+    assert not proved_in_parts(box, IDEAL, never, nothing_lost, lambda: True).any()
+
+
+def predictor(seed, networks=3):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        nets = [nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 3)) for _ in range(networks)]
+        for net in nets:
+            net[0].weight.data.mul_(3.0)
+            net[2].weight.data.mul_(3.0)
+    return cb.Samples.from_modules(nets).predictor(networks)
+
+
+@pytest.mark.parametrize("rounding", ["outward", "ideal"])
+@pytest.mark.parametrize("seed", range(4))
+def test_two_inputs_are_decided_as_a_fine_grid_decides_them(seed, rounding):
+    model, x = predictor(seed), torch.rand(6, 2, generator=torch.Generator().manual_seed(seed))
+    eps = 0.25
+    axis = torch.linspace(-eps, eps, 61)
+    grid = torch.cartesian_prod(axis, axis)
+    with torch.no_grad():
+        labels = model.predict(x)
+        logs = torch.stack([model(point + grid) for point in x])
+    own = logs.gather(-1, labels[:, None, None].expand(-1, logs.shape[1], 1)).squeeze(-1)
+    rivals = logs.scatter(-1, labels[:, None, None].expand(-1, logs.shape[1], 1), -torch.inf).amax(-1)
+    smallest = (own - rivals).amin(-1)
+    found = cb.certify(model, x, eps=eps, rule="best", bounds="crown", rounding=rounding, budget=20.0)
+    assert not (found.certified & (smallest <= 0)).any()
+    assert found.certified[smallest > 0.02].all()
+    assert found.attacked[smallest < -0.02].all()
+
+
+def test_it_proves_what_single_networks_cannot():
+    """Three wild networks that disagree: without splitting little is proved, with it all that a grid says is true."""
+    model, x = predictor(1), torch.rand(30, 2, generator=torch.Generator().manual_seed(7))
+    plain = cb.certify(model, x, eps=0.15, rule="best", bounds="crown")
+    split = cb.certify(model, x, eps=0.15, rule="best", bounds="crown", budget=30.0)
+    assert int(split.certified.sum()) > int(plain.certified.sum())
+    assert int(split.unknown.sum()) <= 1
+    attacked = cb.attack(model, x[split.certified], eps=0.15, method="ensemble", restarts=8)
+    assert attacked.standing == 1.0
