@@ -25,7 +25,8 @@ def on_files(files, config):
 
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Replace the markers, and paths into the repository by paths into the site."""
-    return MARKERS.sub(_filled, markdown).replace("../../results/", "../results/")
+    filled = MARKERS.sub(_filled, markdown)
+    return filled.replace("](../results/", "](results/").replace("](../../results/", "](../results/")
 
 
 def _filled(marker: re.Match[str]) -> str:
