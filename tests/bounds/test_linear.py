@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import given
+from torch import nn
 
 from certibayes.bounds import (
     IDEAL,
@@ -19,7 +20,7 @@ from certibayes.bounds import (
     registered,
 )
 from certibayes.bounds.linear import margin_specification
-from certibayes.networks import direct_sums
+from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import LeakyReLU, ReLU
 
 from ..strategies import ZOO, attacked_points, inputs, law, points_of, radii, seeds, traced
@@ -182,3 +183,15 @@ def test_bounds_are_differentiable_in_the_slopes():
     slopes = {name: s.requires_grad_() for name, s in random_slopes(graph, 3, 2, 0).items()}
     linear_lower(graph, params, boxes, specification, IDEAL, slopes).sum().backward()
     assert any(slope.grad.abs().sum() > 0 for slope in slopes.values())
+
+
+def test_coefficients_of_the_caller_are_left_as_they_are():
+    """A network that only changes shapes hands them back as a view."""
+    x = torch.rand(2, 2, 3)
+    for net in (nn.Flatten(), nn.Sequential(nn.Flatten(), nn.ReLU()), nn.Sequential(nn.Flatten(), nn.Linear(6, 6))):
+        network = trace(net, x[:1])
+        boxes = layer_boxes(network.graph, network.params, outward_box(x, 0.1), outward(torch.float32))
+        mine = -torch.eye(6).expand(2, 6, 6).clone()
+        with torch.no_grad():
+            linear_lower(network.graph, network.params, boxes, mine, outward(torch.float32))
+        assert torch.equal(mine, -torch.eye(6).expand(2, 6, 6))

@@ -28,6 +28,7 @@ from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
+from certibayes.networks.operations import Conv2d, Linear
 
 Slopes = Mapping[str, Tensor] | str
 """Lower slopes of unstable activations by node, or "zero" or "adaptive" for all of them."""
@@ -86,7 +87,11 @@ def linear_lower(
     ended = _backwards(graph, params, boxes, specification, rounding, free, observe, folded_only)
     if folded_only and ended.folded is not None:
         return ended.folded
-    result = ended.constant.total(least(ended.coefficients, ended.box, rounding))
+    # Memory for their sizes would cost more than all else that is done here. A layer's product is nobody else's; what
+    # only changed its shape may be the caller's.
+    fresh = any(isinstance(node.operation, (Linear, Conv2d)) for node in graph.nodes)
+    owned = rounding.outward and observe is None and fresh
+    result = ended.constant.total(least(ended.coefficients, ended.box, rounding, owned))
     return result if ended.folded is None or at_input_only else torch.maximum(result, ended.folded)
 
 
@@ -240,16 +245,24 @@ def _linear_rule(node: Node) -> LinearRule:
     return rule
 
 
-def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Tensor:
-    """Smallest value of A x over a box, and over the ball that it may carry, (B, S), in float64."""
+def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL, owned: bool = False) -> Tensor:
+    """Smallest value of A x over a box, and over the ball that it may carry, (B, S), in float64.
+
+    Args:
+        coefficients: A, (B, S, ...).
+        box: (B, ...).
+        rounding: of the program that runs; where it is outward, A may be off by some units.
+        owned: whether A may be overwritten.
+    """
     radius = box.radius
     if rounding.outward:
         # Pays for rounding of both sums, and for coefficients that are off by some units.
         radius = radius + (box.centre.abs() + radius) * sum_error(radius, rounding)
-    least = dot(coefficients, box.centre).double() - dot(coefficients.abs(), radius).double()
-    return (
-        torch.maximum(least, least_over_cut(coefficients, box, box.ball, rounding)) if box.ball is not None else least
-    )
+    middle = dot(coefficients, box.centre).double()
+    if box.ball is None:
+        return middle - dot(coefficients.abs_() if owned else coefficients.abs(), radius).double()
+    over_box = middle - dot(coefficients.abs(), radius).double()
+    return torch.maximum(over_box, least_over_cut(coefficients, box, box.ball, rounding))
 
 
 def margin_specification(labels: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

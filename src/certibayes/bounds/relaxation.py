@@ -92,6 +92,18 @@ def dot(coefficients: Tensor, values: Tensor) -> Tensor:
     return torch.bmm(row, flat.transpose(1, 2)).squeeze(1)
 
 
+def scaled(owned: Tensor, factor: Tensor) -> Tensor:
+    """Multiply a tensor that nobody else needs by a factor that broadcasts, in its own memory.
+
+    Fresh memory of this size costs more than the arithmetic. Not for what is differentiated.
+    """
+    try:
+        return owned.mul_(factor)
+    except RuntimeError:
+        # Mapped over networks, where only the factor differs between them.
+        return owned * factor
+
+
 def sum_error(values: Tensor, rounding: Rounding) -> float:
     """Relative error of ``dot`` with ``values`` (B, ...), with some units to spare for coefficients that are off."""
     terms = values[0].numel()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
-from certibayes.bounds.relaxation import Backward, Step, dot, paid, sum_error
+from certibayes.bounds.relaxation import Backward, Step, dot, paid, scaled, sum_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
@@ -58,15 +58,16 @@ def between(lines: Lines, step: Step) -> Backward:
     """Take the lower line where a coefficient is positive and the upper one where it is negative."""
     positive, negative = step.coefficients.clamp(min=0), step.coefficients.clamp(max=0)
     lower = lines.lower_slope if lines.lower_slope.dim() == positive.dim() else lines.lower_slope[:, None]
-    into = negative * lines.upper_slope[:, None]
-    # Outward bounds are never differentiated, and fresh memory costs more than the arithmetic.
-    into = into.add_(positive * lower) if step.rounding.outward else into + positive * lower
     # All terms have one sign, or the offset's own magnitude pays for rounding of the sum.
     share = sum_error(lines.upper_offset, step.rounding) if step.rounding.outward else 0.0
     constant = dot(negative, lines.upper_offset + lines.upper_offset.abs() * share)
     if lines.lower_offset is not None:
         constant = constant + dot(positive, lines.lower_offset - lines.lower_offset.abs() * share)
-    return Backward((into,), constant, paid=False)
+    upper = lines.upper_slope[:, None]
+    if not step.rounding.outward:
+        return Backward((negative * upper + positive * lower,), constant, paid=False)
+    into = scaled(negative, upper)
+    return Backward((into.add_(scaled(positive, lower)),), constant, paid=False)
 
 
 def kinked(slope_below: float, step: Step) -> Lines:
