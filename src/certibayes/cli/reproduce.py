@@ -78,7 +78,9 @@ def reproduce_command(
         out = Path("runs") / study if out is None else out
         if study == "inference":
             if ood is not None or methods:
-                raise InvalidInput("--ood and --method do not belong to the study of inference.")
+                raise InvalidInput(
+                    "--ood belongs to the study of uncertainty, and --method to the others than inference."
+                )
             judging = Judging(EPS, limit=limit, data_dir=data_dir, device=device)
             with progress_bar(study, not as_json) as moved:
                 rows = run_study(
