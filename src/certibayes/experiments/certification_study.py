@@ -8,8 +8,6 @@ predictor, and for each of its networks alone.
 
 from __future__ import annotations
 
-import csv
-import io
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from certibayes.experiments.figures import rules_figure
 from certibayes.experiments.grid import Figures, Judging, run_grid
 from certibayes.experiments.inference_study import METHODS
 from certibayes.experiments.spec import TrainSpec
+from certibayes.experiments.tables import lines_csv
 from certibayes.experiments.uncertainty_study import LIKELIHOODS, study_specs
 from certibayes.posteriors import Posterior
 from certibayes.posteriors.storage import write_atomically
@@ -203,7 +202,7 @@ def run_certification_study(
         for name, spec in specs.items()
         if "diverged" not in figures[name]
     ]
-    write_atomically(out / "results.csv", _csv(rows).encode())
+    write_atomically(out / "results.csv", lines_csv([flat(row) for row in rows]).encode())
     write_atomically(out / "table.md", rules_markdown(rows).encode())
     write_atomically(out / "attacks.md", attacks_markdown(rows).encode())
     robust = {f"{row.method}, T = {row.temperature:g}": row.figures for row in rows if row.likelihood == "robust"}
@@ -220,17 +219,6 @@ def flat(row: Row) -> dict[str, Any]:
     for part in ("rules", "attacks", "trials"):
         line |= {f"{name}: {key}": value for name, found in f[part].items() for key, value in found.items()}
     return line
-
-
-def _csv(rows: Sequence[Row]) -> str:
-    """Every run, one line each, in full precision."""
-    lines = [flat(row) for row in rows]
-    columns = dict.fromkeys(name for line in lines for name in line)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
 
 
 def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

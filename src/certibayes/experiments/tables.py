@@ -31,6 +31,16 @@ def write_table(path: Path, columns: Columns, form: str) -> None:
     write_atomically(path, _csv(columns) if form == "csv" else _parquet(columns))
 
 
+def lines_csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Write lines of named figures in full precision; what a line lacks is left empty."""
+    columns = dict.fromkeys(name for line in lines for name in line)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
 def _csv(columns: Columns) -> bytes:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")

@@ -10,8 +10,6 @@ epochs.
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from certibayes.experiments.grid import Figures, Judging, run_grid
 from certibayes.experiments.inference_study import EPS, METHODS, method_settings
 from certibayes.experiments.presets import preset_values
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec
+from certibayes.experiments.tables import lines_csv
 from certibayes.posteriors import Posterior
 from certibayes.posteriors.storage import write_atomically
 from certibayes.uncertainty import SCORES, assess
@@ -153,7 +152,7 @@ def run_uncertainty_study(
         for name, spec in specs.items()
     ]
     claims = claims_of(rows, dataset, judging.ood)
-    write_atomically(out / "results.csv", _csv(rows).encode())
+    write_atomically(out / "results.csv", lines_csv([flat(row) for row in rows]).encode())
     write_atomically(out / "table.md", markdown(rows).encode())
     write_atomically(out / "claims.md", claims_markdown(claims, dataset, judging.ood).encode())
     draw(rows, dataset, judging.ood, out)
@@ -200,17 +199,6 @@ def flat(row: Row) -> dict[str, Any]:
     for score in SCORES:
         line |= {f"{score}_{key}": value for key, value in f["detection"][score].items()}
     return line | {"likelihood_ratio": f["likelihood_ratio"], "eps": f["eps"], "samples": f["samples"]}
-
-
-def _csv(rows: Sequence[Row]) -> str:
-    """Every run, one line each, in full precision."""
-    lines = [flat(row) for row in rows]
-    columns = dict.fromkeys(name for line in lines for name in line)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
 
 
 COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {
