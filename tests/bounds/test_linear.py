@@ -195,3 +195,20 @@ def test_coefficients_of_the_caller_are_left_as_they_are():
         with torch.no_grad():
             linear_lower(network.graph, network.params, boxes, mine, outward(torch.float32))
         assert torch.equal(mine, -torch.eye(6).expand(2, 6, 6))
+
+
+@every_network
+def test_memory_that_is_used_again_changes_nothing(name, monkeypatch):
+    """Overwriting coefficients, and going through them in portions, leaves every bit as it is."""
+    graph, params = traced(name, 0)
+    boxes = layer_boxes(graph, params, outward_box(inputs(name, 5, 0), 0.05), outward(torch.float32))
+    both = torch.cat([torch.eye(graph.classes), -torch.eye(graph.classes)]).view(-1, *graph.output_shape)
+    both = both.expand(5, *both.shape)
+    kept: dict[str, torch.Tensor] = {}
+    careful = linear_lower(graph, params, boxes, both, outward(torch.float32), observe=kept.__setitem__)
+    assert kept
+    quick = linear_lower(graph, params, boxes, both, outward(torch.float32))
+    monkeypatch.setattr("certibayes.bounds.relaxation.PORTION", 2 * both[0].numel() * 10)
+    in_portions = linear_lower(graph, params, boxes, both, outward(torch.float32))
+    torch.testing.assert_close(quick, careful, rtol=0, atol=0)
+    torch.testing.assert_close(in_portions, careful, rtol=1e-6, atol=1e-6)

@@ -125,12 +125,17 @@ ends = st.one_of(
 
 
 @law(150)
-@given(one=ends, other=ends, slope=st.sampled_from([0.0, 0.125, float(np.float32(1 / 3)), 1 - 2.0**-24, 1.0]))
-def test_lines_around_a_kink_hold_exactly(one, other, slope):
+@given(
+    one=ends,
+    other=ends,
+    slope=st.sampled_from([0.0, 0.125, float(np.float32(1 / 3)), 1 - 2.0**-24, 1.0]),
+    choice=st.sampled_from(["zero", "adaptive", torch.full((1, 1, 1), 0.25)]),
+)
+def test_lines_around_a_kink_hold_exactly(one, other, slope, choice):
     """The numbers that come out of floats are the lines; no unit is lost."""
     low, high = sorted((one, other))
     box = Box(torch.tensor([[low / 2 + high / 2]]), torch.tensor([[high / 2 - low / 2]]))
-    step = Step(torch.ones(1, 1, 1), (box,), box, F32)
+    step = Step(torch.ones(1, 1, 1), (box,), box, F32, choice)
     lines = kinked(slope, step)
     upper_slope, offset = (Fraction(float(t)) for t in (lines.upper_slope, lines.upper_offset))
     lower_slope, below = Fraction(float(lines.lower_slope)), Fraction(slope)

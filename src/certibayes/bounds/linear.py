@@ -23,12 +23,12 @@ from certibayes.bounds.cut import least_over_cut
 from certibayes.bounds.interval import interval_bounds
 from certibayes.bounds.planes import PlanesByNode, planed_layers, raise_units
 from certibayes.bounds.registry import LinearRule, rules_for
-from certibayes.bounds.relaxation import Step, dot, paid_units, sum_error, vanished
-from certibayes.bounds.rounding import IDEAL, Rounding
+from certibayes.bounds.relaxation import Step, dot, joined, paid_units, portion, portions, sum_error, vanished
+from certibayes.bounds.rounding import IDEAL, Rounding, widened
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import Conv2d, Linear
+from certibayes.networks.operations import Reshape
 
 Slopes = Mapping[str, Tensor] | str
 """Lower slopes of unstable activations by node, or "zero" or "adaptive" for all of them."""
@@ -87,11 +87,7 @@ def linear_lower(
     ended = _backwards(graph, params, boxes, specification, rounding, free, observe, folded_only)
     if folded_only and ended.folded is not None:
         return ended.folded
-    # Memory for their sizes would cost more than all else that is done here. A layer's product is nobody else's; what
-    # only changed its shape may be the caller's.
-    fresh = any(isinstance(node.operation, (Linear, Conv2d)) for node in graph.nodes)
-    owned = rounding.outward and observe is None and fresh
-    result = ended.constant.total(least(ended.coefficients, ended.box, rounding, owned))
+    result = ended.constant.total(least(ended.coefficients, ended.box, rounding))
     return result if ended.folded is None or at_input_only else torch.maximum(result, ended.folded)
 
 
@@ -127,6 +123,20 @@ class Free(NamedTuple):
     planes: PlanesByNode
 
 
+class Arrived(NamedTuple):
+    """Coefficients (B, S, ...) on the output of a node.
+
+    Attributes:
+        coefficients: themselves.
+        unpaid: how many layers in a row have let them pass although they may be some units off.
+        owned: whether they are in memory of their own.
+    """
+
+    coefficients: Tensor
+    unpaid: int = 0
+    owned: bool = False
+
+
 class Ended(NamedTuple):
     """Where the way back ends: coefficients (B, S, ...) on a box, the constant, and the folded bound on the way."""
 
@@ -147,35 +157,33 @@ def _backwards(
     folded_only: bool = False,
 ) -> Ended:
     """Carry coefficients from the outputs back to the input."""
-    pending = {graph.nodes[-1].name: specification}
-    # How many layers in a row have let coefficients pass that may be some units off.
-    unpaid = {graph.nodes[-1].name: 0}
+    pending = {graph.nodes[-1].name: Arrived(specification)}
     constant = _Sum(specification, rounding)
     folded: Tensor | None = None
     planed = planed_layers(graph) if free.planes else {}
 
-    def travel(name: str, arrived: Tensor, late: int) -> None:
+    def travel(name: str, arrived: Arrived) -> None:
         """Let coefficients arrive at the output of a node."""
         together = name in pending
-        if rounding.outward:
+        if rounding.outward and not isinstance(node.operation, Reshape):
             constant.add(vanished(boxes[name], rounding))
-        if rounding.outward and (together or late == PATIENCE):
+        if rounding.outward and (together or arrived.unpaid == PATIENCE):
             # Where coefficients meet they may cancel, so what each may be off by is paid for before.
-            constant.add(paid_units(arrived, boxes[name], rounding))
-            late = 0
+            constant.add(paid_units(arrived.coefficients, boxes[name], rounding))
+            arrived = arrived._replace(unpaid=0)
         if together:
             if rounding.outward:
-                constant.add(paid_units(pending[name], boxes[name], rounding))
-            arrived = pending[name] + arrived
-        pending[name], unpaid[name] = arrived, late
+                constant.add(paid_units(pending[name].coefficients, boxes[name], rounding))
+            arrived = Arrived(pending[name].coefficients + arrived.coefficients)
+        pending[name] = arrived
 
     for node in reversed(graph.nodes):
         if node.name not in pending:
             continue
-        coefficients, waiting = pending.pop(node.name), unpaid.pop(node.name)
+        coefficients, unpaid, owned = pending.pop(node.name)
         inputs = tuple(boxes[name] for name in node.inputs)
         slope = free.slopes if isinstance(free.slopes, str) else free.slopes.get(node.name, "zero")
-        step = Step(coefficients, inputs, boxes[node.name], rounding, slope)
+        step = Step(coefficients, inputs, boxes[node.name], rounding, slope, owned and observe is None)
         if observe is not None:
             observe(node.name, coefficients)
         if node.name in free.planes:
@@ -185,8 +193,8 @@ def _backwards(
                 free.planes[node.name], coefficients, source.weights(params), boxes[fed], boxes[node.name], rounding
             )
             constant.add(raised.constant)
-            travel(fed, raised.coefficients, 0)
-            step = replace(step, coefficients=raised.rest)
+            travel(fed, Arrived(raised.coefficients))
+            step = replace(step, coefficients=raised.rest, owned=False)
         back = _linear_rule(node)(node.operation, node.weights(params), step)
         constant.add(back.constant)
         if node.name in free.multipliers:
@@ -194,7 +202,7 @@ def _backwards(
                 constant.add(paid_units(back.coefficients[0], inputs[0], rounding))
             back = back._replace(coefficients=(back.coefficients[0] - free.multipliers[node.name],))
         for name, arrived in zip(node.inputs, back.coefficients, strict=True):
-            travel(name, arrived, 0 if back.paid else waiting + 1)
+            travel(name, Arrived(arrived, 0 if back.paid else unpaid + 1, back.owned))
         if node is graph.nodes[-1] and len(pending) == 1:
             # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
             folded = constant.total(least(*_only(pending, boxes), rounding))
@@ -229,10 +237,10 @@ class _Sum:
         return total - (self.size + last.abs()) * 2.0**-40 - self.rounding.underflow
 
 
-def _only(pending: dict[str, Tensor], boxes: Boxes) -> tuple[Tensor, Box]:
+def _only(pending: dict[str, Arrived], boxes: Boxes) -> tuple[Tensor, Box]:
     """What is left when all layers are done: coefficients on one box."""
-    (name, coefficients), *_ = pending.items()
-    return coefficients, boxes[name]
+    (name, arrived), *_ = pending.items()
+    return arrived.coefficients, boxes[name]
 
 
 def _linear_rule(node: Node) -> LinearRule:
@@ -245,23 +253,26 @@ def _linear_rule(node: Node) -> LinearRule:
     return rule
 
 
-def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL, owned: bool = False) -> Tensor:
+def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Tensor:
     """Smallest value of A x over a box, and over the ball that it may carry, (B, S), in float64.
 
     Args:
         coefficients: A, (B, S, ...).
         box: (B, ...).
         rounding: of the program that runs; where it is outward, A may be off by some units.
-        owned: whether A may be overwritten.
     """
     radius = box.radius
     if rounding.outward:
         # Pays for rounding of both sums, and for coefficients that are off by some units.
-        radius = radius + (box.centre.abs() + radius) * sum_error(radius, rounding)
-    middle = dot(coefficients, box.centre).double()
+        radius = widened(box, sum_error(radius, rounding))
+    parts = []
+    for part in portions(coefficients):
+        some = coefficients[part]
+        middle, reach = dot(some, portion(box.centre, part)), dot(some.abs(), portion(radius, part))
+        parts.append(middle.double() - reach.double())
+    over_box = joined(parts)
     if box.ball is None:
-        return middle - dot(coefficients.abs_() if owned else coefficients.abs(), radius).double()
-    over_box = middle - dot(coefficients.abs(), radius).double()
+        return over_box
     return torch.maximum(over_box, least_over_cut(coefficients, box, box.ball, rounding))
 
 

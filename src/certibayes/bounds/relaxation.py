@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Box
-from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.rounding import Rounding, widened
 
 COEFFICIENT_UNITS = 16.0
 """Units by which a coefficient may be off when it arrives at a layer."""
@@ -36,6 +36,7 @@ class Step:
         rounding: of the program that runs, or ideal.
         slope: lower slopes of unstable activations, in [0, 1], broadcasting against the coefficients; or ``"zero"`` or
             ``"adaptive"``, CROWN's choice of 1 where the interval is more positive than negative.
+        owned: whether nobody else needs the coefficients, so that they may be overwritten.
     """
 
     coefficients: Tensor
@@ -43,6 +44,7 @@ class Step:
     output: Box
     rounding: Rounding
     slope: Tensor | str = "zero"
+    owned: bool = False
 
     def magnitude(self, index: int = 0) -> Tensor:
         """Largest magnitude of an input, |c| + r."""
@@ -52,8 +54,8 @@ class Step:
     def ends(self, index: int = 0) -> tuple[Tensor, Tensor]:
         """Return lower and upper ends of an input, moved outwards by what the subtraction can lose."""
         box = self.inputs[index]
-        pad = self.magnitude(index) * (4 * self.rounding.unit) if self.rounding.outward else 0.0
-        return box.centre - box.radius - pad, box.centre + box.radius + pad
+        radius = widened(box, 4 * self.rounding.unit) if self.rounding.outward else box.radius
+        return box.centre - radius, box.centre + radius
 
 
 class Backward(NamedTuple):
@@ -63,11 +65,13 @@ class Backward(NamedTuple):
         coefficients: one for each input.
         constant: of the bound.
         paid: whether coefficients that arrived a few units off were paid for; see ``paid``.
+        owned: whether the coefficients are in memory of their own.
     """
 
     coefficients: tuple[Tensor, ...]
     constant: Tensor
     paid: bool = True
+    owned: bool = False
 
 
 LONG = 1024
@@ -92,16 +96,31 @@ def dot(coefficients: Tensor, values: Tensor) -> Tensor:
     return torch.bmm(row, flat.transpose(1, 2)).squeeze(1)
 
 
-def scaled(owned: Tensor, factor: Tensor) -> Tensor:
-    """Multiply a tensor that nobody else needs by a factor that broadcasts, in its own memory.
+PORTION = 2**20
+"""Coefficients that a processor's cache holds. Fresh memory for all of them costs more than the arithmetic."""
 
-    Fresh memory of this size costs more than the arithmetic. Not for what is differentiated.
-    """
-    try:
-        return owned.mul_(factor)
-    except RuntimeError:
-        # Mapped over networks, where only the factor differs between them.
-        return owned * factor
+
+def portions(coefficients: Tensor) -> list[slice]:
+    """Cut the points of coefficients (B, S, ...) into parts that a cache holds; a GPU takes them whole."""
+    points = len(coefficients)
+    size = points if coefficients.is_cuda else PORTION // max(1, coefficients[:1].numel())
+    size = max(1, size)
+    return [slice(start, start + size) for start in range(0, max(1, points), size)]
+
+
+def portion(values: Tensor, part: slice) -> Tensor:
+    """Return what belongs to a part of the points: (B, ...), or (1, ...) for all of them."""
+    return values if len(values) == 1 else values[part]
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Put the results for portions together again."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def dot_sizes(coefficients: Tensor, values: Tensor) -> Tensor:
+    """Return ``dot`` of the sizes |A| with values: (B, S, ...) and (B or 1, ...) -> (B, S)."""
+    return joined([dot(coefficients[part].abs(), portion(values, part)) for part in portions(coefficients)])
 
 
 def sum_error(values: Tensor, rounding: Rounding) -> float:
@@ -114,7 +133,7 @@ def sum_error(values: Tensor, rounding: Rounding) -> float:
 def paid_units(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
     """Return what ``COEFFICIENT_UNITS`` in coefficients on the values of a box can cost, (B, S)."""
     share = (box.centre.abs() + box.radius) * (2 * COEFFICIENT_UNITS * rounding.unit)
-    return -dot(coefficients.abs(), share)
+    return -dot_sizes(coefficients, share)
 
 
 def vanished(box: Box, rounding: Rounding) -> Tensor:
@@ -123,13 +142,16 @@ def vanished(box: Box, rounding: Rounding) -> Tensor:
     A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may vanish
     below the smallest normal number. It matters where small weights follow large ones.
     """
-    magnitude = (box.centre.abs() + box.radius).flatten(1)
-    return -magnitude.sum(-1, keepdim=True, dtype=torch.float64) * (rounding.underflow * 2.0**-24)
+    centre, radius = box.centre.flatten(1), box.radius.flatten(1)
+    largest = torch.maximum(centre.amax(1, keepdim=True), -centre.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
+    # Twice what is needed pays for rounding.
+    return -largest.double() * (2 * box.centre[0].numel() * rounding.underflow * 2.0**-24)
 
 
 def paid(step: Step, error: Tensor) -> Tensor:
     """Return what an error of at most ``error`` (B, *output_shape) in the layer's output can cost: -|A| e, (B, S)."""
-    own = step.output.centre.abs() + step.output.radius
+    own = step.output.centre.abs().add_(step.output.radius)
     # The share of the magnitude pays for the coefficients; the factor for rounding of this very sum.
-    total = (error + own * (COEFFICIENT_UNITS * step.rounding.unit)) * (1 + sum_error(own, step.rounding))
-    return -dot(step.coefficients.abs(), total)
+    factor = 1 + sum_error(own, step.rounding)
+    total = own.mul_(COEFFICIENT_UNITS * step.rounding.unit).add_(error).mul_(factor)
+    return -dot_sizes(step.coefficients, total)

@@ -69,14 +69,8 @@ class Rounding:
         return 4.0 * self.gamma(terms + 8)
 
     def spread(self, box: Box, terms: int) -> Tensor:
-        """Return ρ = r + g (|c| + r), or r itself in ideal arithmetic.
-
-        Outward bounds are never differentiated, so the passes over memory run in place: fresh
-        memory would cost more than the arithmetic.
-        """
-        if not self.outward:
-            return box.radius
-        return box.centre.abs().add_(box.radius).mul_(self.widening(terms)).add_(box.radius)
+        """Return ρ = r + g (|c| + r), or r itself in ideal arithmetic."""
+        return widened(box, self.widening(terms)) if self.outward else box.radius
 
     def box_between(self, lower: Tensor, upper: Tensor, ulps: float = 0.0) -> Box:
         """Enclose [lower, upper], whose ends carry a relative error of ``ulps`` units, in centre and radius.
@@ -90,6 +84,15 @@ class Rounding:
         # subtraction and for this sum.
         largest = torch.maximum(lower.abs(), upper.abs()).mul_((ulps + 8.0) * self.unit)
         return Box(centre, largest.add_(upper.sub_(centre)).add_(self.underflow))
+
+
+def widened(box: Box, share: float) -> Tensor:
+    """Return r + share (|c| + r).
+
+    Outward bounds are never differentiated, so the passes over memory run in place: fresh memory would cost more than
+    the arithmetic.
+    """
+    return box.centre.abs().add_(box.radius).mul_(share).add_(box.radius)
 
 
 IDEAL = Rounding()
@@ -120,8 +123,8 @@ it no partial sum of the float program can overflow, in any order."""
 def within_range(box: Box) -> Tensor:
     """Tell, as a 0-d tensor, whether a layer's box is not inverted and far from overflow; NaN is not."""
     # Extremes, not absolute values: nothing is allocated.
-    centre = (box.centre.amin() >= -LARGEST_BOUND) & (box.centre.amax() <= LARGEST_BOUND)
-    return centre & (box.radius.amin() >= 0) & (box.radius.amax() <= LARGEST_BOUND)
+    (low, high), (least, most) = box.centre.aminmax(), box.radius.aminmax()
+    return (low >= -LARGEST_BOUND) & (high <= LARGEST_BOUND) & (least >= 0) & (most <= LARGEST_BOUND)
 
 
 def outward(dtype: torch.dtype) -> Rounding:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
-from certibayes.bounds.relaxation import Backward, Step, dot, paid, scaled, sum_error
+from certibayes.bounds.relaxation import Backward, Step, dot, joined, paid, portion, portions, sum_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
@@ -54,52 +54,64 @@ class Lines(NamedTuple):
     upper_offset: Tensor
 
 
-def between(lines: Lines, step: Step) -> Backward:
-    """Take the lower line where a coefficient is positive and the upper one where it is negative."""
-    positive, negative = step.coefficients.clamp(min=0), step.coefficients.clamp(max=0)
-    lower = lines.lower_slope if lines.lower_slope.dim() == positive.dim() else lines.lower_slope[:, None]
+def between(lines: Lines, step: Step, overwrite: bool = False) -> Backward:
+    """Take the lower line where a coefficient is positive and the upper one where it is negative.
+
+    With ``overwrite``, the coefficients of the step are lost.
+    """
     # All terms have one sign, or the offset's own magnitude pays for rounding of the sum.
     share = sum_error(lines.upper_offset, step.rounding) if step.rounding.outward else 0.0
-    constant = dot(negative, lines.upper_offset + lines.upper_offset.abs() * share)
-    if lines.lower_offset is not None:
-        constant = constant + dot(positive, lines.lower_offset - lines.lower_offset.abs() * share)
+    ceiling = lines.upper_offset + lines.upper_offset.abs() * share
+    floor = None if lines.lower_offset is None else lines.lower_offset - lines.lower_offset.abs() * share
+    lower = lines.lower_slope if lines.lower_slope.dim() == step.coefficients.dim() else lines.lower_slope[:, None]
     upper = lines.upper_slope[:, None]
-    if not step.rounding.outward:
-        return Backward((negative * upper + positive * lower,), constant, paid=False)
-    into = scaled(negative, upper)
-    return Backward((into.add_(scaled(positive, lower)),), constant, paid=False)
+    into, constants = [], []
+    for part in portions(step.coefficients):
+        some = step.coefficients[part]
+        negative = some.clamp(max=0)
+        positive = some.sub_(negative) if overwrite else some.clamp(min=0)
+        constant = dot(negative, portion(ceiling, part))
+        constants.append(constant if floor is None else constant + dot(positive, portion(floor, part)))
+        if overwrite:
+            positive.mul_(portion(lower, part)).add_(negative.mul_(portion(upper, part)))
+        else:
+            into.append(negative * portion(upper, part) + positive * portion(lower, part))
+    coefficients = step.coefficients if overwrite else joined(into)
+    return Backward((coefficients,), joined(constants), paid=False, owned=overwrite)
 
 
 def kinked(slope_below: float, step: Step) -> Lines:
-    """Lines around f(z) = z for z > 0, ``slope_below`` z elsewhere, with ``slope_below`` <= 1: f is convex.
+    """Lines around f(z) = z for z > 0, ``slope_below`` z elsewhere, 0 <= ``slope_below`` <= 1: f is convex.
 
     A convex function lies below every line that is above it at both ends, and above every line through the kink whose
     slope is between those of its two sides.
     """
     low, high = step.ends()
     unit = step.rounding.unit
-    crossing = (low < 0) & (high > 0)
-    side = torch.where(high > 0, torch.ones_like(high), torch.full_like(high, slope_below))
-    # Elsewhere the width may be tiny, and the gradient of a quotient that is not taken would still be NaN.
-    width = torch.where(crossing, (high - low).clamp(min=torch.finfo(high.dtype).tiny), torch.ones_like(high))
-    chord = (high - slope_below * low) / width
-    upper_slope = torch.where(crossing, chord, side)
-    # Whatever slope came out, the offset lifts the line above both ends.
-    lift = torch.maximum(high - upper_slope * high, slope_below * low - upper_slope * low)
-    offset = torch.where(crossing, lift.clamp(min=0) + 8 * unit * (high.abs() + low.abs()), torch.zeros_like(lift))
+    # What is left of the ends on either side of the kink; a side that is not there has the end 0.
+    left, right = low.clamp(max=0), high.clamp(min=0)
+    width = right - left
+    width = width.masked_fill(width == 0, 1)
+    # Rounded up, but for ReLU's 0 and 1, which stay exact: then the line is lowest against f at the left end, and the
+    # right one matters where the slope vanishes by underflow only.
+    upper_slope = ((right - slope_below * left) / width).mul_(1 + 8 * unit).clamp(max=1)
+    lift = torch.maximum(torch.addcmul(right, upper_slope, right, value=-1), (slope_below - upper_slope) * left)
+    # A product may vanish on the way.
+    offset = lift.mul_(1 + 8 * unit).add_(torch.finfo(low.dtype).smallest_normal * 2.0**-20)
+    below, above = (torch.full((), slope, dtype=low.dtype, device=low.device) for slope in (slope_below, 1.0))
     if isinstance(step.slope, Tensor):
+        crossing = (left < 0) & (right > 0)
         free = slope_below + (1 - slope_below) * step.slope
-        mask, sides = crossing[:, None], side[:, None]
+        lower_slope = torch.where(crossing[:, None], free, torch.where(left < 0, below, above)[:, None])
     else:
-        adaptive = (high > -low) & (step.slope == "adaptive")
-        free = torch.where(adaptive, torch.ones_like(high), torch.full_like(high, slope_below))
-        mask, sides = crossing, side
-    return Lines(torch.where(mask, free, sides), None, upper_slope, offset)
+        flat = right <= -left if step.slope == "adaptive" else left < 0
+        lower_slope = torch.where(flat, below, above)
+    return Lines(lower_slope, None, upper_slope, offset)
 
 
 def relu_backward(operation: ops.ReLU, weights: Weights, step: Step) -> Backward:
     """Bound ReLU by the chord from above and a line through 0 from below; it is exact in floats."""
-    return between(kinked(0.0, step), step)
+    return between(kinked(0.0, step), step, overwrite=step.owned)
 
 
 def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) -> Backward:
