@@ -67,7 +67,7 @@ def dense() -> dict[str, float]:
             "ideal products": lambda: products(networks, box, specification, False),
             "CROWN margins, outward": lambda: margin_bounds(predictor, box, y, rivals),
         },
-        rounds=7,
+        rounds=15,
     )
     margins = times["CROWN margins, outward"]
     return {

@@ -87,25 +87,22 @@ def kinked(slope_below: float, step: Step) -> Lines:
     slope is between those of its two sides.
     """
     low, high = step.ends()
-    unit = step.rounding.unit
-    # What is left of the ends on either side of the kink; a side that is not there has the end 0.
-    left, right = low.clamp(max=0), high.clamp(min=0)
-    width = right - left
-    width = width.masked_fill(width == 0, 1)
+    unit, smallest = step.rounding.unit, torch.finfo(low.dtype).smallest_normal
+    # How far the interval reaches to either side of the kink. ReLU has no gradient at 0, and nothing here compares:
+    # tensors of truth values are several times as slow as arithmetic.
+    depth, height = torch.relu(-low), torch.relu(high)
+    chord = torch.add(height, depth, alpha=slope_below) / (depth + height).clamp(min=smallest)
     # Rounded up, but for ReLU's 0 and 1, which stay exact: then the line is lowest against f at the left end, and the
-    # right one matters where the slope vanishes by underflow only.
-    upper_slope = ((right - slope_below * left) / width).mul_(1 + 8 * unit).clamp(max=1)
-    lift = torch.maximum(torch.addcmul(right, upper_slope, right, value=-1), (slope_below - upper_slope) * left)
-    # A product may vanish on the way.
-    offset = lift.mul_(1 + 8 * unit).add_(torch.finfo(low.dtype).smallest_normal * 2.0**-20)
-    below, above = (torch.full((), slope, dtype=low.dtype, device=low.device) for slope in (slope_below, 1.0))
+    # right one matters where the slope vanishes by underflow only. A product may vanish, too.
+    upper_slope = (chord * (1 + 8 * unit)).clamp(max=1)
+    lift = torch.maximum(torch.addcmul(height, upper_slope, height, value=-1), (upper_slope - slope_below) * depth)
+    offset = lift * (1 + 8 * unit) + smallest * 2.0**-20
+    # 1 where the lower line takes the slope below the kink, 0 where it takes that above.
+    flat = torch.sign(torch.relu(depth - height) if step.slope == "adaptive" else depth)
+    lower_slope = torch.rsub(flat, 1, alpha=1 - slope_below).clamp(min=slope_below)
     if isinstance(step.slope, Tensor):
-        crossing = (left < 0) & (right > 0)
         free = slope_below + (1 - slope_below) * step.slope
-        lower_slope = torch.where(crossing[:, None], free, torch.where(left < 0, below, above)[:, None])
-    else:
-        flat = right <= -left if step.slope == "adaptive" else left < 0
-        lower_slope = torch.where(flat, below, above)
+        lower_slope = torch.where(((depth > 0) & (height > 0))[:, None], free, lower_slope[:, None])
     return Lines(lower_slope, None, upper_slope, offset)
 
 
