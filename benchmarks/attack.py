@@ -11,10 +11,11 @@ import torch
 from torch.nn import functional
 
 import certibayes as cb
+from benchmarks.setup import DOMAIN, IMAGES, NETWORKS, dense_predictor, digits
 from benchmarks.timing import medians
 from certibayes.networks.samples import pick
 
-NETWORKS, IMAGES, STEPS, EPS, DOMAIN = 35, 500, 40, 1e-5, (0.0, 1.0)
+STEPS, EPS = 40, 1e-5
 
 
 @torch.no_grad()
@@ -29,11 +30,7 @@ def bare_products(networks: list[dict[str, torch.Tensor]], x: torch.Tensor, slop
 
 
 def main() -> dict[str, float]:
-    net = cb.networks.mlp(784, [512], 10)
-    params = dict(net.named_parameters())
-    std = {name: torch.full_like(p, 0.01) for name, p in params.items()}
-    predictor = cb.DiagonalGaussian(net, params, std).predictor(NETWORKS, seed=0)
-    x = cb.data.load("digits").test.inputs[:IMAGES].flatten(1)
+    predictor, x = dense_predictor(), digits()
     log_p = predictor(x).detach().topk(2).values
     # Clear of every border between classes, so that none falls.
     x = x[(log_p[:, 0] - log_p[:, 1]) > 1e-2]

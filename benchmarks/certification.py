@@ -10,12 +10,13 @@ import torch
 from torch.nn import functional
 
 import certibayes as cb
+from benchmarks.setup import DOMAIN, NETWORKS, dense_predictor, digits
 from benchmarks.timing import medians
 from certibayes.bounds import outward_box
 from certibayes.certify import logit_bounds
 from certibayes.networks.samples import pick
 
-NETWORKS, IMAGES, EPS, DOMAIN = 35, 500, 0.1, (0.0, 1.0)
+EPS = 0.1
 
 
 @torch.no_grad()
@@ -38,11 +39,7 @@ def clean_products(networks: list[dict[str, torch.Tensor]], x: torch.Tensor) -> 
 
 
 def main() -> dict[str, float]:
-    net = cb.networks.mlp(784, [512], 10)
-    params = dict(net.named_parameters())
-    std = {name: torch.full_like(p, 0.01) for name, p in params.items()}
-    predictor = cb.DiagonalGaussian(net, params, std).predictor(NETWORKS, seed=0)
-    x = cb.data.load("digits").test.inputs[:IMAGES].flatten(1)
+    predictor, x = dense_predictor(), digits()
     y = predictor.predict(x)
     box = outward_box(x, EPS, DOMAIN)
     networks = [pick(predictor.samples, index) for index in range(NETWORKS)]

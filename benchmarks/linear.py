@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import certibayes as cb
+from benchmarks.setup import DOMAIN, IMAGES, NETWORKS, dense_predictor, digits, random_predictor
 from benchmarks.timing import medians
 from certibayes.bounds import outward_box
 from certibayes.certify import margin_bounds
@@ -27,13 +28,7 @@ from certibayes.experiments.figures import save
 from certibayes.networks.samples import pick
 from certibayes.prediction import Predictor
 
-NETWORKS, IMAGES, EPS, DOMAIN = 35, 500, 0.1, (0.0, 1.0)
-
-
-def random_predictor(net: torch.nn.Module, networks: int, std: float) -> Predictor:
-    params = dict(net.named_parameters())
-    widths = {name: torch.full_like(p, std) for name, p in params.items()}
-    return cb.DiagonalGaussian(net, params, widths).predictor(networks, seed=0)
+EPS = 0.1
 
 
 def rivals_of(y: Tensor) -> Tensor:
@@ -55,8 +50,7 @@ def products(networks: list[dict[str, Tensor]], box: cb.bounds.Box, specificatio
 
 
 def dense() -> dict[str, float]:
-    predictor = random_predictor(cb.networks.mlp(784, [512], 10), NETWORKS, 0.01)
-    x = cb.data.load("digits").test.inputs[:IMAGES].flatten(1)
+    predictor, x = dense_predictor(), digits()
     y = predictor.predict(x)
     box, rivals = outward_box(x, EPS, DOMAIN), rivals_of(y)
     networks = [pick(predictor.samples, index) for index in range(NETWORKS)]
@@ -78,7 +72,7 @@ def dense() -> dict[str, float]:
 
 
 def convolutional(images: int = 50) -> dict[str, float]:
-    predictor = random_predictor(cb.networks.paper_cifar_supplement(), NETWORKS, 0.001)
+    predictor = random_predictor(cb.networks.paper_cifar_supplement(), 0.001)
     x = torch.rand(images, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     y = predictor.predict(x)
     box, rivals = outward_box(x, 1 / 255, DOMAIN), rivals_of(y)
@@ -103,9 +97,7 @@ def convolutional(images: int = 50) -> dict[str, float]:
 
 def growth(path: Path) -> dict[str, float]:
     """Time a network and image, over numbers of networks and of images; a level line is linear growth."""
-    x = cb.data.load("digits").test.inputs[:IMAGES].flatten(1)
-    net = cb.networks.mlp(784, [512], 10)
-    predictor = random_predictor(net, NETWORKS, 0.01)
+    predictor, x = dense_predictor(), digits()
     y = predictor.predict(x)
     figure = Figure(figsize=(9, 3.6), layout="constrained", facecolor="white")
     panels = figure.subplots(1, 2, sharey=True)

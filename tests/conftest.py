@@ -1,5 +1,7 @@
 """One thread in tests, where matrices are small and threads only wait for each other; no hypothesis deadlines."""
 
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -7,10 +9,12 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("certibayes", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("certibayes")
 
+# From the start, since fixtures of whole modules are made before the one below; and for programs that tests start.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+
 
 @pytest.fixture(autouse=True)
 def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     yield
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)

@@ -25,7 +25,7 @@ def _margins(logits):
 
 def _points(graph, params, lower, upper, seed):
     def margins(x):
-        return _margins(graph.evaluate(params, x))
+        return _margins(graph.evaluate(params, x).unflatten(0, (-1, BATCH))).flatten(0, 1)
 
     return torch.cat([points_of(lower, upper, 24, seed), attacked_points(margins, lower, upper)])
 

@@ -22,8 +22,8 @@ from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, PIECE, dot, su
 from certibayes.networks import trace
 
 from ..strategies import fractions, generator, graph_and_params, law, seeds, traced
+from .rounding_cases import random_numbers, sum_of_products
 from .test_exact import _layers, _network, _range_on_interval, _range_on_rectangle
-from .test_linear_rounding import _random, _total
 
 DTYPES = [torch.float32, torch.float64]
 UNITS_OFF = 12
@@ -71,15 +71,15 @@ def _worst_of_units(taken: list, weight: list, bias: list, x: list, unit: Fracti
 def test_planes_are_above_the_worst_program_at_every_corner(dtype, kind, seed, spread, offset, radius, units):
     """With a box of one point nothing hides what rounding does; elsewhere planes touch their units at corners."""
     rounding, width = outward(dtype), 3
-    weights = {"weight": _random(seed, units, width, spread=spread, dtype=dtype)}
+    weights = {"weight": random_numbers(seed, units, width, spread=spread, dtype=dtype)}
     if offset is not None:
-        weights["bias"] = _random(seed + 1, units, dtype=dtype) * offset
-    centre = _random(seed + 2, 1, width, spread=spread / 2, dtype=dtype)
+        weights["bias"] = random_numbers(seed + 1, units, dtype=dtype) * offset
+    centre = random_numbers(seed + 2, 1, width, spread=spread / 2, dtype=dtype)
     box = Box(centre, centre.abs() * radius)
     size = (box.centre.abs() + box.radius) @ weights["weight"].abs().T
     size = size + weights["bias"].abs() if "bias" in weights else size
     output = Box(size / 2, size / 2)
-    coefficients = -_random(seed + 3, 1, 1, units, spread=spread, dtype=dtype).abs()
+    coefficients = -random_numbers(seed + 3, 1, 1, units, spread=spread, dtype=dtype).abs()
     planes = _planes_over_all(units, _shares(kind, seed, units, width, dtype))
     raised = raise_units(planes, coefficients, weights, box, output, rounding)
     assert raised.rest.eq(0).all()
@@ -99,7 +99,7 @@ def test_planes_are_above_the_worst_program_at_every_corner(dtype, kind, seed, s
 def _balanced(kind: str, seed: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
     """Weights (1, n), a bias (1,) and a point (1, n) with w x = -b, or as good as that."""
     unit = outward(dtype).unit
-    weight, x = _random(seed, 1, width, dtype=dtype).abs(), _random(seed + 1, 1, width, dtype=dtype).abs()
+    weight, x = random_numbers(seed, 1, width, dtype=dtype).abs(), random_numbers(seed + 1, 1, width, dtype=dtype).abs()
     if kind == "stagnant":
         # Added to the first one after the other, all others vanish.
         weight, x = torch.full_like(weight, unit), torch.ones_like(x)
@@ -107,7 +107,7 @@ def _balanced(kind: str, seed: int, width: int, dtype: torch.dtype) -> tuple[Ten
     if kind == "cancelling":
         weight[:, ::2] *= -1
         x = torch.where(weight < 0, 1 + 0 * x, x)
-    exact = _total(fractions(weight)[0], fractions(x)[0])
+    exact = sum_of_products(fractions(weight)[0], fractions(x)[0])
     return weight, torch.tensor([-float(exact)], dtype=dtype), x
 
 
@@ -131,8 +131,8 @@ def test_planes_pay_for_programs_that_err_beside_a_kink(shares, kind, dtype):
             raised = raise_units(planes, -torch.ones(1, 1, 1, dtype=dtype), weights, box, output, rounding)
             into, corner = fractions(raised.coefficients)[0][0], fractions(x)[0]
             unit = Fraction(rounding.unit)
-            room = unit * _total([abs(a) for a in into], [abs(v) for v in corner])
-            below = _total(into, corner) + fractions(raised.constant)[0][0]
+            room = unit * sum_of_products([abs(a) for a in into], [abs(v) for v in corner])
+            below = sum_of_products(into, corner) + fractions(raised.constant)[0][0]
             rows, offsets = fractions(weights["weight"]), fractions(weights["bias"])
             assert below - room <= _worst_of_units([Fraction(1)], rows, offsets, corner, unit)
 
@@ -145,7 +145,10 @@ def test_planes_pay_for_products_that_underflow():
     coefficients = torch.full((1, 1, 1), -(2.0**60))
     planes = _planes_over_all(1, torch.ones(1, 1, 1, width))
     raised = raise_units(planes, coefficients, weights, box, Box(torch.zeros(1, 1), torch.zeros(1, 1)), rounding)
-    below = _total(fractions(raised.coefficients)[0][0], fractions(box.centre)[0]) + fractions(raised.constant)[0][0]
+    below = (
+        sum_of_products(fractions(raised.coefficients)[0][0], fractions(box.centre)[0])
+        + fractions(raised.constant)[0][0]
+    )
     assert below <= -(2**60) * width * Fraction(2) ** -149
 
 
@@ -154,16 +157,19 @@ def test_planes_pay_for_products_that_underflow():
 def test_planes_are_not_far_above_their_units(dtype, width):
     """A box of one point, where every plane is the unit itself but for rounding."""
     rounding = outward(dtype)
-    weights = {"weight": _random(0, 2, width, dtype=dtype).abs(), "bias": _random(1, 2, dtype=dtype)}
-    box = Box(_random(2, 1, width, dtype=dtype).abs(), torch.zeros(1, width, dtype=dtype))
+    weights = {"weight": random_numbers(0, 2, width, dtype=dtype).abs(), "bias": random_numbers(1, 2, dtype=dtype)}
+    box = Box(random_numbers(2, 1, width, dtype=dtype).abs(), torch.zeros(1, width, dtype=dtype))
     size = box.centre @ weights["weight"].T + weights["bias"].abs()
     shares = torch.ones(1, 1, 2, width, dtype=dtype)
     raised = raise_units(
         _planes_over_all(2, shares), -torch.ones(1, 1, 2, dtype=dtype), weights, box, Box(size, 0 * size), rounding
     )
-    below = _total(fractions(raised.coefficients)[0][0], fractions(box.centre)[0]) + fractions(raised.constant)[0][0]
+    below = (
+        sum_of_products(fractions(raised.coefficients)[0][0], fractions(box.centre)[0])
+        + fractions(raised.constant)[0][0]
+    )
     value = -sum(
-        _total(row, fractions(box.centre)[0]) + b
+        sum_of_products(row, fractions(box.centre)[0]) + b
         for row, b in zip(fractions(weights["weight"]), fractions(weights["bias"]), strict=True)
     )
     units = (9 + 1.25 if dtype == torch.float64 else 1.25) * (width + 100) + 4 * COEFFICIENT_UNITS
@@ -179,16 +185,19 @@ def test_long_sums_err_by_no_more_than_they_say(length, dtype):
     """Of numbers that make every partial sum round the same way."""
     rounding = outward(dtype)
     for values in (
-        _random(0, 1, length, spread=20, dtype=dtype),
+        random_numbers(0, 1, length, spread=20, dtype=dtype),
         torch.full((1, length), 1 + 2 * rounding.unit, dtype=dtype),
         torch.cat([torch.ones(1, 1, dtype=dtype), torch.full((1, length - 1), rounding.unit, dtype=dtype)], 1),
     ):
-        for coefficients in (torch.ones(1, 1, length, dtype=dtype), _random(1, 1, 1, length, spread=10, dtype=dtype)):
+        for coefficients in (
+            torch.ones(1, 1, length, dtype=dtype),
+            random_numbers(1, 1, 1, length, spread=10, dtype=dtype),
+        ):
             found = fractions(dot(coefficients, values))[0][0]
             rows = fractions(coefficients)[0][0], fractions(values)[0]
-            magnitude = _total(*([abs(a) for a in row] for row in rows))
+            magnitude = sum_of_products(*([abs(a) for a in row] for row in rows))
             share = Fraction(sum_error(values, rounding) - COEFFICIENT_UNITS * rounding.unit) / 2
-            assert abs(found - _total(*rows)) <= share * magnitude
+            assert abs(found - sum_of_products(*rows)) <= share * magnitude
 
 
 # Whole networks
@@ -322,13 +331,13 @@ def test_lines_pay_for_coefficients_that_are_off(dtype):
     """A layer that only reshapes leaves it to the line to pay for what came before it; there is nothing else to pay."""
     rounding = outward(dtype)
     graph, params = graph_and_params(trace(nn.Flatten(), torch.zeros(1, 2, 3)))
-    x, specification = _random(0, 1, 2, 3, dtype=dtype), _random(1, 1, 4, 6, spread=10, dtype=dtype)
+    x, specification = random_numbers(0, 1, 2, 3, dtype=dtype), random_numbers(1, 1, 4, 6, spread=10, dtype=dtype)
     boxes = layer_boxes(graph, params, outward_box(x, 0.5), rounding)
     line, offset = linear_line(graph, params, boxes, specification, rounding)
     assert torch.equal(line.flatten(2), specification)
     largest = fractions(boxes["input"].centre.abs().flatten(1).double() + boxes["input"].radius.flatten(1))[0]
     for row, d in zip(fractions(specification.abs())[0], fractions(offset)[0], strict=True):
-        assert d <= -UNITS_OFF * Fraction(rounding.unit) * _total(row, largest)
+        assert d <= -UNITS_OFF * Fraction(rounding.unit) * sum_of_products(row, largest)
 
 
 def test_a_line_and_the_bound_from_it_agree():

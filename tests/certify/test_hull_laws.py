@@ -31,6 +31,7 @@ WAYS = [
 ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(str(value) for value in way.values()))
 
 
+@cache
 def _predictor(name: str, seed: int, networks: int = 3, dtype: torch.dtype = torch.float32) -> Predictor:
     """Networks of the zoo that have most of their weights in common."""
     base = make(name, seed, dtype)

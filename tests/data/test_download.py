@@ -263,6 +263,7 @@ def test_an_archive_is_unpacked_and_heals_its_folder(site: Site, tmp_path: Path)
         tar_bytes({"cifar-10-batches-bin/file": bytes(5000)})[:-20],
         b"not an archive",
     ],
+    ids=["another folder", "outside", "cut off", "no archive"],  # their bytes hold the time
 )
 def test_a_bad_archive_leaves_no_folder(site: Site, tmp_path: Path, archive: bytes) -> None:
     inner = tmp_path / "inner"

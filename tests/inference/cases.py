@@ -125,3 +125,8 @@ class Endless(IterableDataset):
     def __iter__(self):
         while True:
             yield inputs()[0], classes()[0]
+
+
+def fixed_hmc(**settings):
+    """HMC with a step size that is not adapted, and everything kept."""
+    return cb.HMC(**{"burn_in": 0, "target_acceptance": None, "leapfrog": 3, **settings})

@@ -1,5 +1,7 @@
 """One contract for every algorithm with every likelihood."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor
@@ -103,27 +105,33 @@ class TestUpdate:
         assert record["lr"] == algorithm.lr
 
 
+SEED = 4
+
+
+@cache
+def fitted(algorithm, likelihood):
+    """One run of each for all tests that only look at it."""
+    return fit(likelihood, algorithm=algorithm, seed=SEED)
+
+
 @every_algorithm
 @every_likelihood
 class TestFit:
     def test_the_same_seed_gives_the_same_bits(self, algorithm, likelihood):
-        one, same = (fit(likelihood, algorithm=algorithm, seed=4) for _ in range(2))
-        assert_same_posterior(one, same)
+        assert_same_posterior(fit(likelihood, algorithm=algorithm, seed=SEED), fitted(algorithm, likelihood))
 
     def test_another_seed_gives_another_posterior(self, algorithm, likelihood):
-        assert differ(*(fit(likelihood, algorithm=algorithm, seed=seed) for seed in (1, 2)))
+        assert differ(fit(likelihood, algorithm=algorithm, seed=SEED + 1), fitted(algorithm, likelihood))
 
     def test_a_run_broken_off_in_a_callback_is_resumed_to_the_same_bits(self, algorithm, likelihood, tmp_path):
-        expected = fit(likelihood, algorithm=algorithm)
-
         def break_off(record):
             if record["epoch"] == EPOCHS - 1:
                 raise RuntimeError("power cut")
 
         with pytest.raises(RuntimeError, match="power cut"):
-            fit(likelihood, algorithm=algorithm, checkpoint=tmp_path, callbacks=[break_off])
-        resumed = fit(likelihood, algorithm=algorithm, checkpoint=tmp_path, resume=True)
-        assert_same_posterior(resumed, expected)
+            fit(likelihood, algorithm=algorithm, seed=SEED, checkpoint=tmp_path, callbacks=[break_off])
+        resumed = fit(likelihood, algorithm=algorithm, seed=SEED, checkpoint=tmp_path, resume=True)
+        assert_same_posterior(resumed, fitted(algorithm, likelihood))
 
     def test_the_posterior_predicts_and_says_how_it_came_about(self, algorithm, likelihood):
         posterior = fit(likelihood, algorithm=algorithm, temperature=0.5)
@@ -135,7 +143,7 @@ class TestFit:
         assert posterior.task == ("regression" if isinstance(likelihood, cb.RobustGaussian) else "classification")
 
     def test_the_posterior_survives_the_disk_with_its_metadata(self, algorithm, likelihood, tmp_path):
-        posterior = fit(likelihood, algorithm=algorithm)
+        posterior = fitted(algorithm, likelihood)
         posterior.save(tmp_path)
         loaded = cb.load(tmp_path)
         assert_same_posterior(loaded, posterior)

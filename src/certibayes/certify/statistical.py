@@ -20,27 +20,18 @@ of Bayesian neural networks", IJCAI 2019, and Wicker et al., "Probabilistic safe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from certibayes._version import __version__
 from certibayes.bounds import Domain
 from certibayes.bounds.checks import require_count, require_labels
-from certibayes.certify.certificate import DISTANCES, Certificate
+from certibayes.certify.certificate import Certificate
 from certibayes.certify.certify import certify
-from certibayes.certify.concentration import (
-    METHODS,
-    NOTHING,
-    hoeffding_tail,
-    require_confidence,
-    share_of_failure,
-    summation_slack,
-)
+from certibayes.certify.concentration import METHODS, NOTHING, require_confidence
+from certibayes.certify.statistical_results import FreshPredictorBounds, PredictiveBounds, RobustProbability, Trial
 from certibayes.errors import InvalidInput
 from certibayes.networks.device import find_device
 from certibayes.networks.seeds import derived_seed
@@ -48,267 +39,17 @@ from certibayes.posteriors import Point, Posterior
 from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
 
+__all__ = [
+    "FreshPredictorBounds",
+    "PredictiveBounds",
+    "RobustProbability",
+    "Trial",
+    "posterior_predictive_bounds",
+    "robust_probability",
+    "smallest_differences",
+]
+
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """How networks were drawn and bounded, and what confidence that buys.
-
-    Attributes:
-        posterior: kind of the posterior.
-        digest: SHA-256 of its tensors.
-        dtype: their precision, in which networks run.
-        samples: number n of independent draws.
-        seed: of the draws.
-        confidence: probability, over the draws, that what is stated holds.
-        method: the inequality.
-        joint: whether it holds for all points together, or for each by itself.
-        points: number of points.
-        inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
-        eps: radius.
-        norm: of the distance from a point: ``"linf"``, ``"l2"`` or ``"l1"``.
-        domain: inputs are known to lie in it; None for all of space.
-        bounds: how networks were bounded.
-        rule: when a network counts as certified.
-        rounding: ``"outward"`` if bounds hold for the float program, ``"ideal"`` if for exact arithmetic only.
-        version: of certibayes.
-    """
-
-    posterior: str
-    digest: str
-    dtype: str
-    samples: int
-    seed: int
-    confidence: float
-    method: str
-    joint: bool
-    points: int
-    inputs_digest: str
-    eps: float | Tensor
-    norm: str
-    domain: Domain
-    bounds: str
-    rule: str
-    rounding: str
-    version: str = __version__
-
-    def failure(self, statements: int) -> float:
-        """Return the probability with which each of ``statements`` one-sided bounds of a point may fail."""
-        return share_of_failure(self.confidence, statements, self.points if self.joint else 1)
-
-    @property
-    def confidence_in_words(self) -> str:
-        """Over what the confidence is, and for how many points at once."""
-        scope = f"for all {self.points} points together" if self.joint else "for each point by itself"
-        return (
-            f"With confidence {self.confidence!r}, {scope}, over {self.samples} independent draws from the "
-            f"{self.posterior} posterior with digest sha256:{self.digest[:16]} (seed {self.seed}, which must not have "
-            "been chosen by its outcome)"
-        )
-
-    @property
-    def ball_in_words(self) -> str:
-        """Which inputs are meant."""
-        where = "" if self.domain is None else f" with values in [{self.domain[0]:g}, {self.domain[1]:g}]"
-        if isinstance(self.eps, Tensor):
-            return (
-                f"every input{where} within the given {DISTANCES[self.norm]} radii, up to {_largest(self.eps)!r}, of it"
-            )
-        return f"every input{where} within {DISTANCES[self.norm]} distance {self.eps!r} of it"
-
-    @property
-    def proof_in_words(self) -> str:
-        """How a single network was bounded."""
-        program = f"as {self.dtype} programs that evaluate them by direct sums (no TF32, no autocast)"
-        ideal = "in exact arithmetic; rounding of the program that runs is not accounted for"
-        return f"by {self.bounds} bounds for networks {program if self.rounding == 'outward' else ideal}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        return {name: _plain(value) for name, value in vars(self).items()}
-
-
-@dataclass(frozen=True)
-class RobustProbability:
-    """Bounds on the probability that a drawn network is robust at a point.
-
-    Attributes:
-        labels: the class in question for each point, (B,).
-        certified: how many of the drawn networks are proved to classify the whole ball as the label, (B,).
-        lower: P_w[network w is robust] is at least this, float64 (B,).
-        upper: P_w[network w is certified] is at most this, float64 (B,). A network may be robust without a proof, so
-            this bounds what the bounds can show, not robustness.
-        trial: draws, confidence and ball.
-    """
-
-    labels: Tensor
-    certified: Tensor
-    lower: Tensor
-    upper: Tensor
-    trial: Trial
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.labels)
-
-    @property
-    def statement(self) -> str:
-        """What was proved, in words."""
-        trial = self.trial
-        return (
-            f"{trial.confidence_in_words}: a network drawn afresh classifies the point, and {trial.ball_in_words}, as "
-            "the point's label with probability at least lower; and the probability that this can be proved of it is "
-            f"at most upper. A network counts as robust only where that is proved, {trial.proof_in_words}, rule "
-            f"{trial.rule}. Confidence bounds by {trial.method}, corrected for both sides"
-            f"{' and all points' if trial.joint else ''} (union bound). "
-            "Nothing is said about the mean prediction, other radii or other kinds of change."
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        return _record(self)
-
-
-@dataclass(frozen=True)
-class PredictiveBounds:
-    """Bounds on the worst-case predictive of a posterior, E_w[softmax f^w(x)] over the ball.
-
-    Attributes:
-        labels: the class in question for each point, (B,).
-        lower: over the whole ball, every class probability of the posterior predictive is at least this, float64
-            (B, C).
-        upper: at most this, float64 (B, C).
-        margins: for every rival c, the predictive of the label minus that of c is at least this over the whole ball,
-            float64 (B, C); 1 for the label itself. Differences are bounded network by network, which is tighter than
-            ``lower`` of the label minus ``upper`` of c.
-        trial: draws, confidence and ball.
-    """
-
-    labels: Tensor
-    lower: Tensor
-    upper: Tensor
-    margins: Tensor
-    trial: Trial
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.labels)
-
-    @property
-    def certified(self) -> Tensor:
-        """Where the posterior predictive classifies the whole ball as the label, (B,)."""
-        return self.margins.amin(-1) > 0
-
-    @property
-    def statement(self) -> str:
-        """What was proved, in words."""
-        trial = self.trial
-        return (
-            f"{trial.confidence_in_words}: at the point and {trial.ball_in_words}, every class probability of the "
-            "posterior predictive (the mean of the softmax over all weights of the posterior, not over a sample) lies "
-            "between lower and upper, and that of the point's label exceeds that of each rival by at least margins; so "
-            "where certified, the posterior predictive classifies the whole ball as the label. "
-            f"Each drawn network was bounded {trial.proof_in_words}. Confidence bounds by {trial.method}, corrected "
-            f"for all classes, both sides and all rivals{' and all points' if trial.joint else ''} (union bound). "
-            "Nothing is said about any finite set of weight samples, other radii or other kinds of change."
-        )
-
-    def fresh_predictor(self, samples: int, confidence: float = 0.99) -> FreshPredictorBounds:
-        """Carry the bounds over to a predictor with weights that are yet to be drawn.
-
-        Two things are random. These bounds hold with the confidence of their own draws; and if they hold, the
-        mean of N fresh draws stays near E_w by Hoeffding's inequality: with D_c(w) <= min over the ball of
-        softmax_y - softmax_c, a number in [-1, 1] with E_w[D_c] >= margin_c,
-
-            P[ the fresh predictor errs somewhere in the ball ]  <=  Σ_c P[ mean of N draws of D_c <= t ]
-                                                                 <=  Σ_c exp(-N kl( (1 + t)/2 , (1 + margin_c)/2 )),
-
-        which is Theorem 1 of Hoeffding (1963); kl is the relative entropy of two coins, and t is the lead that rounding
-        in the predictor could take back (0 for ideal arithmetic).
-
-        Args:
-            samples: N, of ``posterior.predictor(samples, seed)``; its draws are never those behind these bounds.
-            confidence: wanted probability over the fresh draws; for all points together if these bounds are joint.
-        """
-        require_count(samples, "samples")
-        require_confidence(confidence)
-        points = len(self) if self.trial.joint else 1
-        allowed = share_of_failure(confidence, 2 * self.lower.shape[-1], points)
-        lead = self._lead(samples)
-        # The lead is also more than the predictor's own rounding of a probability; the rest pays for this line.
-        radius = math.sqrt(-math.log(allowed) / (2 * samples)) * (1 + 2.0**-40) + lead + summation_slack(samples)
-        failure = (hoeffding_tail(self.margins, lead, samples).sum(-1) * (1 + 2.0**-40)).clamp(max=1.0)
-        return FreshPredictorBounds(
-            labels=self.labels,
-            lower=(self.lower - radius).clamp(min=0.0),
-            upper=(self.upper + radius).clamp(max=1.0 + lead),
-            failure=failure,
-            certified=failure <= share_of_failure(confidence, 1, points),
-            samples=samples,
-            confidence=confidence,
-            trial=self.trial,
-        )
-
-    def _lead(self, samples: int) -> float:
-        """Lead in probability that shows in the float predictor; twice the slack that ``certify`` allows for."""
-        if self.trial.rounding == "ideal":
-            return 0.0
-        unit = torch.finfo(getattr(torch, self.trial.dtype)).eps / 2
-        return 2 * (4 * unit * (1 + math.log(self.lower.shape[-1])) + 2.0**-50 * (samples + 16))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        return {**_record(self), "certified": self.certified.tolist()}
-
-
-@dataclass(frozen=True)
-class FreshPredictorBounds:
-    """Bounds on what a predictor with N freshly drawn weight samples does over the ball.
-
-    Attributes:
-        labels: the class in question for each point, (B,).
-        lower: all its class probabilities over the ball are at least this, float64 (B, C).
-        upper: at most this, float64 (B, C).
-        failure: probability that it classifies some input of the ball as another class is at most this, float64 (B,).
-        certified: where that is no more than the wanted confidence leaves, (B,).
-        samples: N.
-        confidence: wanted probability over the N fresh draws.
-        trial: draws behind the bounds on the posterior, with a confidence of their own.
-    """
-
-    labels: Tensor
-    lower: Tensor
-    upper: Tensor
-    failure: Tensor
-    certified: Tensor
-    samples: int
-    confidence: float
-    trial: Trial
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.labels)
-
-    @property
-    def statement(self) -> str:
-        """What was proved, in words."""
-        trial = self.trial
-        together = ", for all points together" if trial.joint else ""
-        return (
-            f"{trial.confidence_in_words}, the following is true of the posterior. Draw {self.samples} further weight "
-            f"samples independently and average their softmax. With probability at least {self.confidence!r} over "
-            f"these fresh draws{together}, its class probabilities at the point and {trial.ball_in_words} lie between "
-            "lower and upper; and the probability that it classifies any of them as another class than the point's "
-            "label is at most failure. Where certified, that is no more than this confidence leaves. "
-            f"Each drawn network was bounded {trial.proof_in_words}; confidence bounds by {trial.method}, fresh draws "
-            "by Hoeffding's inequality, corrected for all classes, both sides and all rivals (union bound). "
-            "Nothing is said about weight samples that are already fixed; certify them instead."
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        return _record(self)
 
 
 def robust_probability(
@@ -522,19 +263,3 @@ def _require_independent(posterior: Posterior) -> None:
         "bound would hold. Certify the very samples, certify(posterior.predictor(), ...), or use a posterior that "
         "can be drawn from, such as a DiagonalGaussian."
     )
-
-
-def _largest(eps: Tensor) -> float:
-    return float(eps.max()) if eps.numel() else 0.0
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _record(result: Any) -> dict[str, Any]:
-    """Everything a result holds, as plain lists, numbers and strings."""
-    fields = {name: _plain(value) for name, value in vars(result).items() if name != "trial"}
-    return {"statement": result.statement, **fields, "trial": result.trial.to_json()}

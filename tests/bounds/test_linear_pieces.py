@@ -1,0 +1,136 @@
+"""The pieces of linear bounds pay for every rounding, held against exact fractions.
+
+Random networks rarely come near the worst case of a rounding error, so each piece is held against what the text of
+``bounds.relaxation`` promises.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from certibayes.bounds import Box, rules_for
+from certibayes.bounds.linear import least
+from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, PIECE, Step, paid, paid_units
+from certibayes.bounds.rules.activation import Lines, between, kinked
+
+from ..strategies import fractions, law, traced
+from .rounding_cases import F32, LENGTHS, UNIT, random_numbers, sum_of_products
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("spread", [0.0, 20.0])
+def test_a_box_isleast_below_the_exact_minimum_also_where_coefficients_are_off(length, spread):
+    coefficients = random_numbers(0, 1, 2, length, spread=spread)
+    # What cancels loses most.
+    coefficients[..., 1::2] = -coefficients[..., : length - length % 2 : 2]
+    centre = random_numbers(1, 1, length // 2 + 1, spread=spread / 2).repeat_interleave(2, -1)[:, :length]
+    radius = random_numbers(2, 1, length).abs() * 2.0**-30 * centre.abs()
+    found = fractions(least(coefficients, Box(centre, radius), F32))[0]
+    size = [abs(c) + r for c, r in zip(fractions(centre)[0], fractions(radius)[0], strict=True)]
+    for k, row in enumerate(fractions(coefficients)[0]):
+        weights = [abs(a) for a in row]
+        smallest = sum_of_products(row, fractions(centre)[0]) - sum_of_products(weights, fractions(radius)[0])
+        # Three layers that pass coefficients on, four units each.
+        smallest -= sum_of_products(weights, size) * Fraction(12 * UNIT)
+        assert found[k] <= smallest
+        # And not far below: two sums of this length, or of its pieces, twice over.
+        units = 4 * ((length if length <= LONG else PIECE) + 8) + 40
+        assert found[k] >= smallest - sum_of_products(weights, size) * Fraction(units * UNIT)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_an_error_of_a_layer_is_paid_in_full(length):
+    coefficients, error = random_numbers(0, 1, 2, length, spread=10), random_numbers(1, 1, length, spread=10).abs()
+    output = Box(random_numbers(2, 1, length), random_numbers(3, 1, length).abs())
+    step = Step(coefficients, (output,), output, F32)
+    own = fractions((output.centre.double().abs() + output.radius.double())[0])
+    for found, row in zip(fractions(paid(step, error))[0], fractions(coefficients.abs())[0], strict=True):
+        units = sum_of_products(row, own) * Fraction((COEFFICIENT_UNITS - 1) * UNIT)
+        assert found <= -sum_of_products(row, fractions(error[0])) - units
+    for found, row in zip(
+        fractions(paid_units(coefficients, output, F32))[0], fractions(coefficients.abs())[0], strict=True
+    ):
+        assert found <= -sum_of_products(row, own) * Fraction(COEFFICIENT_UNITS * UNIT)
+
+
+ends = st.one_of(
+    st.floats(-(2.0**90), 2.0**90, width=32),
+    st.floats(-1.0, 1.0, width=32),
+    st.sampled_from([0.0, 2.0**-149, -(2.0**-149), 2.0**-126, -(2.0**-126), 1e-30, -1e-7, 1 + 2.0**-23, -3e9]),
+)
+
+
+@law(150)
+@given(
+    one=ends,
+    other=ends,
+    slope=st.sampled_from([0.0, 0.125, float(np.float32(1 / 3)), 1 - 2.0**-24, 1.0]),
+    choice=st.sampled_from(["zero", "adaptive", torch.full((1, 1, 1), 0.25)]),
+)
+def test_lines_around_a_kink_hold_exactly(one, other, slope, choice):
+    """The numbers that come out of floats are the lines; no unit is lost."""
+    low, high = sorted((one, other))
+    box = Box(torch.tensor([[low / 2 + high / 2]]), torch.tensor([[high / 2 - low / 2]]))
+    step = Step(torch.ones(1, 1, 1), (box,), box, F32, choice)
+    lines = kinked(slope, step)
+    upper_slope, offset = (Fraction(float(t)) for t in (lines.upper_slope, lines.upper_offset))
+    lower_slope, below = Fraction(float(lines.lower_slope)), Fraction(slope)
+    left, right = (Fraction(float(end)) for end in step.ends())
+    for z in {left, right, (left + right) / 2, *([Fraction(0)] if left <= 0 <= right else [])}:
+        value = z if z > 0 else below * z
+        assert lower_slope * z <= value <= upper_slope * z + offset
+    if left < 0 < right:
+        # Not far above the chord either.
+        chord = (right - below * left) / (right - left)
+        assert offset <= (chord - below) * -left + (right - left) * Fraction(32 * UNIT) + Fraction(2.0**-140)
+
+
+@pytest.mark.parametrize("length", [40, LONG, LONG + 1])
+def test_offsets_of_lines_are_summed_on_the_safe_side(length):
+    coefficients = random_numbers(0, 1, 2, length, spread=10)
+    offsets = [random_numbers(seed, 1, length, spread=10) for seed in (1, 2)]
+    slopes = torch.ones(1, length)
+    box = Box(torch.zeros(1, length), torch.ones(1, length))
+    back = between(Lines(slopes, offsets[0], slopes, offsets[1]), Step(coefficients, (box,), box, F32))
+    below, above = (fractions(offset[0]) for offset in offsets)
+    for found, row in zip(fractions(back.constant)[0], fractions(coefficients)[0], strict=True):
+        exact = sum((a * (low if a > 0 else high) for a, low, high in zip(row, below, above, strict=True)), Fraction(0))
+        size = sum(
+            (abs(a) * (abs(low) + abs(high)) for a, low, high in zip(row, below, above, strict=True)), Fraction(0)
+        )
+        # Off by up to twelve units, the coefficients would give this much less.
+        assert found <= exact - sum(
+            (
+                abs(a * (low if a > 0 else high)) * Fraction(12 * UNIT)
+                for a, low, high in zip(row, below, above, strict=True)
+            ),
+            Fraction(0),
+        )
+        assert found >= exact - size * Fraction((4 * length + 80) * UNIT)
+
+
+@pytest.mark.parametrize(("terms", "uses"), [(2, 4000), (600, 2), (40, 40)])
+def test_a_linear_layer_pays_for_the_worst_program_and_for_its_own_products(terms, uses):
+    """A program that errs as far as theory allows, against the coefficients that were computed, in exact arithmetic."""
+    operation = traced("one linear layer")[0].nodes[-1].operation
+    weight, bias = random_numbers(0, uses, terms), random_numbers(1, uses) * UNIT
+    # Added to -1 one after the other, all the others vanish.
+    weight[:, 0], coefficients = 1.0, torch.full((1, 1, uses), -UNIT)
+    coefficients[..., 0] = -1.0
+    centre = torch.full((1, terms), 2.0**-10)
+    centre[:, 0] = 1.0
+    inputs_box = Box(centre, torch.zeros_like(centre))
+    output = rules_for(operation).interval(operation, {"weight": weight, "bias": bias}, (inputs_box,), F32)
+    step = Step(coefficients, (inputs_box,), output, F32)
+    back = rules_for(operation).linear(operation, {"weight": weight, "bias": bias}, step)
+    x, rows, offsets = fractions(centre[0]), fractions(weight), fractions(bias)
+    gamma = Fraction((terms + 1) * UNIT) / (1 - Fraction((terms + 1) * UNIT))
+    worst = Fraction(0)
+    for a, row, b in zip(fractions(coefficients)[0][0], rows, offsets, strict=True):
+        error = gamma * (sum_of_products([abs(w) for w in row], [abs(v) for v in x]) + abs(b))
+        worst += a * (sum_of_products(row, x) + b) - abs(a) * error
+    assert sum_of_products(fractions(back.coefficients[0])[0][0], x) + fractions(back.constant)[0][0] <= worst
