@@ -68,7 +68,7 @@ ends = st.one_of(
 @given(
     one=ends,
     other=ends,
-    slope=st.sampled_from([0.0, 0.125, float(np.float32(1 / 3)), 1 - 2.0**-24, 1.0]),
+    slope=st.sampled_from([0.0, 0.125, *(float(np.float32(s)) for s in (1e-9, 0.01, 1 / 3)), 1 - 2.0**-24, 1.0]),
     choice=st.sampled_from(["zero", "adaptive", torch.full((1, 1, 1), 0.25)]),
 )
 def test_lines_around_a_kink_hold_exactly(one, other, slope, choice):
