@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import certibayes as cb
 from certibayes.bounds import ball, outward_box
-from certibayes.certify import BOUNDS, logit_bounds
+from certibayes.certify import BOUNDS, logit_bounds, network_bounds
 from certibayes.certify.network_bounds import INTERMEDIATES, batch_for
+from certibayes.networks.samples import each
 
 from ..strategies import ZOO, inputs, law, make, points_of, seeds
 
@@ -108,3 +109,34 @@ def test_tighter_bounds_prove_no_less_and_sometimes_more(rule):
         if bool(kept.any()):
             assert cb.attack(predictor, x[kept], labels[kept], eps=eps, method="ensemble", steps=10).standing == 1.0
     assert counts[0] < counts[1] < counts[2] <= counts[3], counts
+
+
+@pytest.mark.parametrize("bounds", ["ibp", "crown", "alpha-crown"])
+@pytest.mark.parametrize("intermediates", INTERMEDIATES)
+def test_all_but_hull_can_be_mapped_over_networks(bounds, intermediates, monkeypatch):
+    """As on a GPU, where only hull goes through them one by one."""
+    predictor, box = _predictor("relu"), outward_box(inputs("relu", 3, 0), 0.1)
+    expected = logit_bounds(predictor, box, bounds=bounds, intermediates=intermediates)
+    seen = []
+
+    def mapping(function, stacked, mapped):
+        seen.append(mapped)
+        return [torch.vmap(function)(stacked)]
+
+    monkeypatch.setattr(network_bounds, "each", mapping)
+    found = logit_bounds(predictor, box, bounds=bounds, intermediates=intermediates)
+    assert seen == [True]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+
+def test_hull_goes_through_networks_one_by_one(monkeypatch):
+    seen = []
+
+    def one_by_one(function, stacked, mapped):
+        seen.append(mapped)
+        return each(function, stacked, mapped)
+
+    monkeypatch.setattr(network_bounds, "each", one_by_one)
+    logit_bounds(_predictor("relu"), outward_box(inputs("relu", 1, 0), 0.1), bounds="hull")
+    assert seen == [False]
