@@ -194,3 +194,16 @@ def test_no_points_no_radii():
 def test_refused(settings, message):
     with pytest.raises(InvalidInput, match=message):
         certified_radius(_predictor(), _points(), **settings)
+
+
+def test_crown_intermediates_reach_at_least_as_far():
+    torch.manual_seed(0)
+    layers = [part for _ in range(4) for part in (nn.Linear(6, 6), nn.ReLU())]
+    predictor = cb.Point(nn.Sequential(*layers, nn.Linear(6, 3))).predictor()
+    settings = {"bounds": "crown", "largest": 4.0, "tolerance": 0.01}
+    x = torch.rand(10, 6)
+    plain = cb.certified_radius(predictor, x, **settings)
+    better = cb.certified_radius(predictor, x, intermediates="crown", **settings)
+    assert bool((better.radius >= plain.radius).all()) and better.mean > plain.mean > 0
+    assert better.intermediates == "crown" and "with crown intermediates" in better.statement
+    assert "intermediates" not in plain.statement

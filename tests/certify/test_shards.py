@@ -1,6 +1,7 @@
 """Certificates in shards: the same as at once, kept when stopped, and never mixed with another's."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from certibayes.certify import shards
 from certibayes.certify.shards import certify_in_shards
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 
+SPLITTING = {"eps": 0.2, "rule": "best", "bounds": "crown"}
 SETTINGS = {"eps": 0.05, "bounds": "ibp", "rule": "theorem1", "rounding": "outward", "domain": (0.0, 1.0)}
 
 
@@ -153,6 +155,60 @@ def test_there_must_be_points_and_shards(case, tmp_path):
     with pytest.raises(InvalidInput, match="shard"):
         certify_in_shards(predictor, x, y, tmp_path, shard=0, **SETTINGS)
     assert not any(tmp_path.iterdir())
+
+
+def test_a_posterior_is_told_what_to_do(case, tmp_path):
+    _, x, y = case
+    with pytest.raises(InvalidInput, match="Draw them first"):
+        certify_in_shards(cb.Point(nn.Linear(3, 4)), x, y, tmp_path, **SETTINGS)
+    assert not any(tmp_path.iterdir())
+
+
+class TestBudget:
+    def test_shards_share_what_earlier_ones_left(self, case, tmp_path, monkeypatch):
+        shares, stops, certify = [], [3], cb.certify
+
+        def taking(*arguments, budget, **settings):
+            """Say that every shard took two seconds; be interrupted once, after three of them."""
+            if len(shares) in stops:
+                stops.clear()
+                raise Stopped
+            shares.append(budget)
+            return replace(certify(*arguments, budget=0.01, **settings), spent=2.0)
+
+        monkeypatch.setattr(shards, "certify", taking)
+        with pytest.raises(Stopped):
+            certify_in_shards(*case, tmp_path, shard=5, budget=23.0, **SPLITTING)
+        found = certify_in_shards(*case, tmp_path, shard=5, budget=23.0, **SPLITTING)
+        assert shares == pytest.approx([5.0, 21 * 5 / 18, 19 * 5 / 13, 17 * 5 / 8, 15.0])
+        assert found.spent == 10.0
+
+    def test_a_budget_that_is_used_up_leaves_three_answers(self, case, tmp_path):
+        found = certify_in_shards(*case, tmp_path, shard=5, budget=1e-6, **SPLITTING)
+        assert len(found.attacked) == len(found.counterexamples) == 23
+        assert bool((found.certified.int() + found.attacked.int() + found.unknown.int() == 1).all())
+        predictor, _, y = case
+        assert bool(found.attacked.any())
+        assert bool((predictor.predict(found.counterexamples) != y)[found.attacked].all())
+        again = certify_in_shards(*case, tmp_path, shard=5, budget=1e-6, **SPLITTING)
+        assert torch.equal(again.counterexamples, found.counterexamples) and again.spent == found.spent
+
+    @pytest.mark.parametrize(("budget", "rule"), [(-1.0, "best"), (5.0, "pairwise"), (float("inf"), "best")])
+    def test_wrong_ones_are_refused_as_they_were_given(self, case, tmp_path, budget, rule):
+        with pytest.raises(InvalidInput, match=f"only the rule best can use it; got {budget}"):
+            certify_in_shards(*case, tmp_path, eps=0.1, rule=rule, budget=budget)
+
+
+@pytest.mark.parametrize("change", [{"norm": "l2"}, {"intermediates": "crown"}])
+def test_what_is_unusual_is_described_and_kept(case, tmp_path, change):
+    settings = {**SETTINGS, "bounds": "crown"}
+    certify_in_shards(*case, tmp_path / "usual", **settings)
+    found = certify_in_shards(*case, tmp_path / "unusual", **settings, **change)
+    (name, value), *_ = change.items()
+    assert name not in json.loads((tmp_path / "usual" / "shards.json").read_text())
+    assert json.loads((tmp_path / "unusual" / "shards.json").read_text())[name] == value == getattr(found, name)
+    again = certify_in_shards(*case, tmp_path / "unusual", **settings, **change)
+    assert again.statement == found.statement and value in again.statement
 
 
 def test_the_description_is_readable(case, tmp_path):

@@ -41,6 +41,19 @@ def test_the_stated_radius_is_not_larger_than_the_proved_one(eps):
     assert float(stated) <= eps
 
 
+def test_intermediates_are_named_where_they_are_not_intervals():
+    plain, _ = _certificate(bounds="crown")
+    tighter, _ = _certificate(bounds="crown", intermediates="crown")
+    assert "Proved by crown bounds and the rule" in plain.statement
+    assert "Proved by crown bounds with crown intermediates and the rule" in tighter.statement
+    assert [one.to_json()["intermediates"] for one in (plain, tighter)] == ["ibp", "crown"]
+
+
+def test_intermediates_without_linear_bounds_are_refused():
+    with pytest.raises(cb.errors.InvalidInput, match="linear bounds"):
+        _certificate(intermediates="crown")
+
+
 def test_json():
     certificate, predictor = _certificate()
     record = json.loads(json.dumps(certificate.to_json(), allow_nan=False))

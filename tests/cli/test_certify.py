@@ -41,7 +41,7 @@ def certified(run, out, *more):
 
 def test_the_help_names_what_certify_knows():
     page = " ".join(invoke("certify", "--help").output.split())
-    assert all(name in page for name in (*BOUNDS, *ALL_RULES, "--verify", "--shard"))
+    assert all(name in page for name in (*BOUNDS, *ALL_RULES, "--verify", "--shard", "--intermediates"))
 
 
 def test_a_directory_holds_points_summary_and_certificate(run, tmp_path):
@@ -221,7 +221,55 @@ class TestBudget:
         result = invoke("certify", run, "--eps", 0.02, "--samples", 3, "--limit", 20, "--rule", "best", "--budget", 2)
         assert "unknown" in result.stdout
 
-    def test_not_with_a_directory(self, run, tmp_path):
-        result = certified(run, tmp_path / "out", "--rule", "best", "--budget", 2)
-        assert result.exit_code == 1
-        assert "--budget" in result.output
+    def test_a_directory_holds_the_three_answers(self, run, tmp_path):
+        result = certified(run, tmp_path / "out", "--rule", "best", "--bounds", "crown", "--budget", 2, "--json")
+        assert result.exit_code == 0, result.output
+        record = json.loads(result.stdout)
+        assert record["certified"] + record["attacked"] + record["unknown"] == pytest.approx(1.0)
+        with (tmp_path / "out" / "points.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        answers = ("certified", "attacked", "unknown")
+        assert all(sum(row[answer] == "True" for answer in answers) == 1 for row in rows)
+        certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
+        assert certificate["attacked"] == [row["attacked"] == "True" for row in rows] and any(certificate["attacked"])
+        again = certified(run, tmp_path / "out", "--rule", "best", "--bounds", "crown", "--budget", 2, "--json")
+        assert json.loads(again.stdout) == record
+        other = certified(run, tmp_path / "out", "--rule", "best", "--bounds", "crown")
+        assert other.exit_code == 1 and "budget is 2.0 there and None here" in other.stderr
+
+    def test_a_file_may_hold_the_certificate_alone(self, run, tmp_path):
+        file = tmp_path / "c.json"
+        result = invoke(
+            "certify", run, "--eps", 0.02, "--samples", 2, "--limit", 5, "--rule", "best", "--budget", 1, "--out", file
+        )
+        assert result.exit_code == 0, result.output
+        assert len(json.loads(file.read_text())["attacked"]) == 5
+
+    def test_other_rules_cannot_use_it(self, run, tmp_path):
+        result = certified(run, tmp_path / "out", "--budget", 2)
+        assert result.exit_code == 1 and "only the rule best" in result.stderr
+        assert not (tmp_path / "out").exists()
+
+
+class TestIntermediates:
+    def test_they_are_told_and_verified(self, run, tmp_path):
+        result = certified(run, tmp_path / "out", "--bounds", "crown", "--intermediates", "crown", "--json")
+        assert result.exit_code == 0, result.output
+        record = json.loads(result.stdout)
+        assert record["intermediates"] == "crown" and "crown bounds with crown intermediates" in record["statement"]
+        assert json.loads((tmp_path / "out" / "certificate.json").read_text())["intermediates"] == "crown"
+        assert invoke("certify", run, "--verify", tmp_path / "out").exit_code == 0
+        other = certified(run, tmp_path / "out", "--bounds", "crown")
+        assert other.exit_code == 1 and "intermediates is 'crown' there" in other.stderr
+
+    def test_a_certificate_that_does_not_name_them_is_verified_too(self, run, stored, tmp_path):
+        record = json.loads((stored / "certificate.json").read_text())
+        assert record.pop("intermediates") == "ibp"
+        (tmp_path / "old.json").write_text(json.dumps(record))
+        assert invoke("certify", run, "--verify", tmp_path / "old.json").exit_code == 0
+
+    @pytest.mark.parametrize(("value", "words"), [("magic", "must be one of ibp, crown"), ("crown", "linear bounds")])
+    @pytest.mark.parametrize("command", ["certify", "radius"])
+    def test_wrong_ones_are_told_in_a_sentence(self, run, command, value, words):
+        result = invoke(command, run, "--limit", 5, "--intermediates", value)
+        assert result.exit_code == 1 and words in result.stderr and "Traceback" not in result.output

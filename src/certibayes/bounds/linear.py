@@ -325,12 +325,30 @@ def linear_bounds(
     boxes: Boxes | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Bound every output from both sides, (B, C) each, in float64; never worse than interval bounds."""
-    boxes = layer_boxes(graph, params, box, rounding) if boxes is None else boxes
-    unit = torch.eye(graph.classes, dtype=box.centre.dtype, device=box.centre.device)
-    both = torch.cat([unit, -unit]).view(2 * graph.classes, *graph.output_shape)
-    both = both.expand(len(box.centre), *both.shape)
-    lower, negative = linear_lower(graph, params, boxes, both, rounding, slopes).split(graph.classes, 1)
+    known = layer_boxes(graph, params, box, rounding) if boxes is None else boxes
+    return output_bounds(
+        graph, known, lambda both: linear_lower(graph, params, known, both, rounding, slopes), rounding
+    )
+
+
+def output_bounds(
+    graph: Graph, boxes: Boxes, lower_of: Callable[[Tensor], Tensor], rounding: Rounding = IDEAL
+) -> tuple[Tensor, Tensor]:
+    """Bound every output z_c from both sides by lower bounds on z_c and -z_c, and by the box of the outputs.
+
+    Args:
+        graph: the network.
+        boxes: from ``layer_boxes``, with the same rounding.
+        lower_of: bounds linear functions of the outputs from below: coefficients (B, 2C, *output_shape) -> (B, 2C).
+        rounding: of the program that runs, or ``IDEAL``.
+
+    Returns:
+        Lower and upper ends, (B, C) each, in float64.
+    """
     last = boxes[graph.nodes[-1].name]
+    unit = torch.eye(graph.classes, dtype=last.centre.dtype, device=last.centre.device)
+    both = torch.cat([unit, -unit]).view(2 * graph.classes, *graph.output_shape)
+    lower, negative = lower_of(both.expand(len(last.centre), *both.shape)).split(graph.classes, 1)
     ends = last.ends() if rounding.outward else (last.lower.double(), last.upper.double())
     low, high = (end.flatten(1) for end in ends)
     return torch.maximum(lower, low), torch.minimum(-negative, high)

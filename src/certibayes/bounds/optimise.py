@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.ascent import Freedom, Values, climb
-from certibayes.bounds.linear import Boxes, linear_lower
+from certibayes.bounds.linear import Boxes, linear_lower, output_bounds
 from certibayes.bounds.planes import Planes, chord_planes, planed_layers
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Params
@@ -150,3 +150,26 @@ def optimised_lower(
         return plain
     best = ascend(graph, params, boxes, specification, start, {}, steps)
     return torch.maximum(plain, bound_with(best, graph, params, boxes, specification, rounding, {}))
+
+
+def optimised_bounds(
+    graph: Graph, params: Params, boxes: Boxes, rounding: Rounding = IDEAL, hull: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Bound every output from both sides, (B, C) each, in float64; never worse than ``linear_bounds``.
+
+    Args:
+        graph: the network.
+        params: parameters and buffers of one sample.
+        boxes: from ``layer_boxes``, with the same rounding.
+        rounding: of the program that runs, or ``IDEAL``.
+        hull: whether to have planes above ReLU units as well; this cannot be mapped over networks.
+    """
+
+    def lower_of(both: Tensor) -> Tensor:
+        lower = optimised_lower(graph, params, boxes, both, rounding)
+        if not hull:
+            return lower
+        # An ascent over planes may end below one over slopes alone, which costs little beside it.
+        return torch.maximum(lower, optimised_lower(graph, params, boxes, both, rounding, hull=True))
+
+    return output_bounds(graph, boxes, lower_of, rounding)

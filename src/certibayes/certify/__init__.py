@@ -6,7 +6,7 @@ from certibayes.certify.certify import certify
 from certibayes.certify.check import Check, check_certificate, read_certificate
 from certibayes.certify.concentration import samples_needed
 from certibayes.certify.judge import ALL_RULES
-from certibayes.certify.network_bounds import BOUNDS, logit_bounds, margin_bounds
+from certibayes.certify.network_bounds import BOUNDS, INTERMEDIATES, logit_bounds, margin_bounds
 from certibayes.certify.radius import Radius, certified_radius
 from certibayes.certify.regression import RegressionCertificate, certify_regression
 from certibayes.certify.rules import RULES, pairwise, theorem1
@@ -22,6 +22,7 @@ from certibayes.certify.statistical import (
 __all__ = [
     "ALL_RULES",
     "BOUNDS",
+    "INTERMEDIATES",
     "RULES",
     "Abstention",
     "Certificate",

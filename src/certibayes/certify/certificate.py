@@ -14,6 +14,11 @@ DISTANCES = {"linf": "l-infinity", "l2": "l2", "l1": "l1"}
 """The norms in words."""
 
 
+def bounds_in_words(bounds: str, intermediates: str) -> str:
+    """Say how networks were bounded, and the layers in between if not by intervals."""
+    return f"{bounds} bounds" if intermediates == "ibp" else f"{bounds} bounds with {intermediates} intermediates"
+
+
 @dataclass(frozen=True)
 class Certificate:
     """What was proved for a batch of points.
@@ -39,6 +44,8 @@ class Certificate:
             looked for.
         counterexamples: those inputs, (B, ...); elsewhere the points themselves.
         norm: of the distance from the point: ``"linf"``, ``"l2"`` or ``"l1"``.
+        intermediates: what linear bounds knew of the layers in between: ``"ibp"`` for intervals, or ``"crown"``.
+        spent: seconds of the budget that attacks and splitting took; None where there was no budget.
     """
 
     labels: Tensor
@@ -59,6 +66,8 @@ class Certificate:
     attacked: Tensor | None = None
     counterexamples: Tensor | None = None
     norm: str = "linf"
+    intermediates: str = "ibp"
+    spent: float | None = None
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -95,7 +104,7 @@ class Certificate:
             f"fixed weight sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
             f"For every point, marked or not, all class probabilities (predictor.probabilities) over that ball lie "
             "between lower and upper. "
-            f"Proved by {self.bounds} bounds and the rule {self.rule}, for {program}. "
+            f"Proved by {bounds_in_words(self.bounds, self.intermediates)} and the rule {self.rule}, for {program}. "
             "Nothing is said about other weight samples, other radii or other kinds of change."
         )
 
@@ -128,6 +137,7 @@ class Certificate:
             "norm": self.norm,
             "domain": None if self.domain is None else list(self.domain),
             "bounds": self.bounds,
+            "intermediates": self.intermediates,
             "rule": self.rule,
             "rounding": self.rounding,
             "samples": self.samples,

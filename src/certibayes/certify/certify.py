@@ -58,7 +58,7 @@ def certify(
         batch_size: points bounded at once.
         memory: bytes that linear bounds may take; they go through a batch in smaller parts where they must.
         intermediates: what linear bounds know of the layers in between: ``"ibp"`` for intervals, ``"crown"`` for what
-            CROWN itself says of them, which is tighter in deep networks and costs far more.
+            CROWN itself says of them, which is tighter in deep networks and costs far more. Not with ``bounds="ibp"``.
         budget: seconds for attacks and branch and bound on points that the bounds leave open (rule ``best``). What is
             found is in ``certificate.attacked`` and ``certificate.counterexamples``; points that are neither certified
             nor attacked are unknown. What the bounds themselves take comes on top; ``"crown"`` is quick.
@@ -69,12 +69,11 @@ def certify(
         UnsoundBounds: a bound came out NaN, infinite or inverted; nothing is concluded from it.
     """
     bounds = DEFAULT_BOUNDS.get(rule, "ibp") if bounds is None else bounds
-    _require_settings(predictor, bounds, rule, batch_size)
+    require_predictor(predictor)
+    _require_settings(bounds, rule, batch_size)
     require_count(memory, "memory")
-    if intermediates not in INTERMEDIATES:
-        raise InvalidInput(f"intermediates must be one of {', '.join(INTERMEDIATES)}, got {intermediates!r}.")
-    if budget is not None and not (math.isfinite(budget) and budget > 0 and rule == "best"):
-        raise InvalidInput(f"budget is a positive number of seconds, and only the rule best can use it; got {budget}.")
+    _require_intermediates(intermediates, bounds)
+    require_budget(budget, rule)
     require_floats(x, "the points")
     given = x.detach().to(predictor.device)
     x = given.to(predictor.dtype)
@@ -135,6 +134,8 @@ def certify(
         inputs_digest=tensor_digest({"inputs": given}),
         attacked=None if budget is None else _joined(attacked, torch.zeros(0, dtype=torch.bool)),
         counterexamples=None if budget is None else _joined(counterexamples, x),
+        intermediates=intermediates,
+        spent=None if budget is None else spent,
     )
 
 
@@ -149,7 +150,8 @@ def _predictor_slack(predictor: Predictor) -> float:
     return 4 * unit * (1 + math.log(predictor.classes)) + 2.0**-50 * (predictor.size + 16)
 
 
-def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: int) -> None:
+def require_predictor(predictor: Predictor) -> None:
+    """Raise unless it is a predictor whose classes can be certified; say how to make one."""
     if isinstance(predictor, Posterior):
         raise InvalidInput(
             "certificates are about fixed weight samples. Draw them first: "
@@ -166,6 +168,25 @@ def _require_settings(predictor: Predictor, bounds: str, rule: str, batch_size: 
         raise InvalidInput(f"certificates need float32 or float64 precision, this predictor runs in {predictor.dtype}.")
     if predictor.device.type not in ("cpu", "cuda"):
         raise InvalidInput(f"certificates are made on cpu or cuda, whose arithmetic is known; not {predictor.device}.")
+
+
+def require_budget(budget: float | None, rule: str) -> None:
+    """Raise unless there is none, or some seconds and a rule that can use them."""
+    if budget is not None and not (math.isfinite(budget) and budget > 0 and rule == "best"):
+        raise InvalidInput(f"budget is a positive number of seconds, and only the rule best can use it; got {budget}.")
+
+
+def _require_intermediates(intermediates: str, bounds: str) -> None:
+    if intermediates not in INTERMEDIATES:
+        raise InvalidInput(f"intermediates must be one of {', '.join(INTERMEDIATES)}, got {intermediates!r}.")
+    if intermediates != "ibp" and bounds == "ibp":
+        raise InvalidInput(
+            f"intermediates={intermediates!r} is for linear bounds; ibp has intervals in every layer. "
+            'Take bounds="crown", "alpha-crown" or "hull" with it.'
+        )
+
+
+def _require_settings(bounds: str, rule: str, batch_size: int) -> None:
     if bounds not in BOUNDS:
         raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {bounds!r}.")
     if rule == "joint" and bounds == "ibp":

@@ -108,8 +108,11 @@ class Judge:
     def __call__(self, points: Points, seconds: float | None = None) -> Verdict:
         """Judge a batch; attacks and splitting may take so many ``seconds``, besides what the bounds take."""
         attacked = points.predicted != points.labels
-        in_rule = self.bounds if self.rule in RULES else "ibp"
-        lower, upper = logit_bounds(self.predictor, points.box, self.rounding, in_rule, self.intermediates)
+        # The rule best comes to tighter ones later, where it must.
+        on_logits = "ibp" if self.rule == "best" else self.bounds
+        lower, upper = logit_bounds(
+            self.predictor, points.box, self.rounding, on_logits, self.intermediates, self.memory
+        )
         means = mean_probability_bounds(lower, upper)
         if self.rule in RULES:
             margin = RULES[self.rule](lower, upper, points.labels, means)
@@ -212,7 +215,7 @@ class _Batch:
             return
         quantities = int(wanted.sum(-1).max())
         predictor, box = self.judge.predictor, self.points.box
-        for part in points.split(batch_for(predictor, quantities, self.judge.memory)):
+        for part in points.split(batch_for(predictor, quantities, self.judge.memory, method)):
             # The rivals that are wanted come first; shorter lists are filled up with others, at no extra cost.
             rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :quantities]
             some = box.take(part)
@@ -221,7 +224,7 @@ class _Batch:
             place = rivals.expand(len(found), -1, -1)
             known = self.margins[:, part]
             self.margins[:, part] = known.scatter(-1, place, torch.maximum(found, known.gather(-1, place)))
-            if method == "crown" or (method != "ibp" and self.judge.rule == "elided"):
+            if method == "crown" and self.judge.rule == "best":
                 self._learn(part, *logit_bounds(predictor, some, self.judge.rounding, "crown", intermediates))
             self._update(part)
 

@@ -10,7 +10,8 @@ from torch import Tensor
 from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, linear_bounds, linear_lower, within_range
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.linear import Boxes
-from certibayes.bounds.optimise import optimised_lower
+from certibayes.bounds.optimise import MOST_PLANES, optimised_bounds, optimised_lower
+from certibayes.bounds.planes import planed_layers
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Node, Params, direct_sums
 from certibayes.networks.operations import Reshape
@@ -25,14 +26,30 @@ INTERMEDIATES = ("ibp", "crown")
 """What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
 
 MEMORY = 2 * 2**30
-"""Bytes that the coefficients of linear bounds may take, unless told otherwise."""
+"""Bytes that linear bounds may take, unless told otherwise."""
+
+SHARE_COPIES = 24
+"""Tensors as large as the shares of planes that are held at once: gradients, moments, products with weights."""
 
 
 @torch.no_grad()
 def logit_bounds(
-    predictor: Predictor, box: Box, rounding: str = "outward", bounds: str = "ibp", intermediates: str = "ibp"
+    predictor: Predictor,
+    box: Box,
+    rounding: str = "outward",
+    bounds: str = "ibp",
+    intermediates: str = "ibp",
+    memory: int = MEMORY,
 ) -> tuple[Tensor, Tensor]:
     """Bound the logits of every network of a predictor.
+
+    Args:
+        predictor: N networks.
+        box: inputs, (B, ...).
+        rounding: ``"outward"`` or ``"ideal"``.
+        bounds: one of ``BOUNDS``, each at least as tight as the one before.
+        intermediates: one of ``INTERMEDIATES``; intervals do without them.
+        memory: bytes that linear bounds may take; they go through the points in parts where they must.
 
     Returns:
         Lower and upper ends in float64, (N, B, C).
@@ -42,6 +59,13 @@ def logit_bounds(
     """
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
+    points = torch.arange(len(box.centre), device=box.centre.device)
+    at_once = batch_for(predictor, 2 * graph.classes, memory, bounds)
+    if bounds != "ibp" and len(points) > at_once:
+        parts = (box.take(part) for part in points.split(at_once))
+        ends = [logit_bounds(predictor, part, rounding, bounds, intermediates, memory) for part in parts]
+        lows, highs = zip(*ends, strict=True)
+        return torch.cat(lows, 1), torch.cat(highs, 1)
 
     def by_intervals(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
         sound = torch.ones((), dtype=torch.bool, device=predictor.device)
@@ -57,11 +81,19 @@ def logit_bounds(
 
     def by_lines(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
         boxes, sound = known_boxes(predictor, params, box, rounding, intermediates)
-        return (*linear_bounds(graph, params, box, mode, boxes=boxes), sound)
+        if bounds == "crown":
+            lower, upper = linear_bounds(graph, params, box, mode, boxes=boxes)
+        else:
+            lower, upper = optimised_bounds(graph, params, boxes, mode, hull=bounds == "hull")
+        if intermediates == "crown":
+            # Those boxes are rounded once more, so where they gain nothing they are a little wider than intervals.
+            low, high, _ = by_intervals(params)
+            lower, upper = torch.maximum(lower, low.flatten(1)), torch.minimum(upper, high.flatten(1))
+        return lower, upper, sound
 
-    lows, highs, flags = _over_networks(by_intervals if bounds == "ibp" else by_lines, predictor)
-    require_sound(flags, lows <= highs)
-    return lows, highs
+    low, high, flags = _over_networks(by_intervals if bounds == "ibp" else by_lines, predictor, bounds != "hull")
+    require_sound(flags, low <= high)
+    return low, high
 
 
 @torch.no_grad()
@@ -126,20 +158,29 @@ def known_boxes(
     return boxes, sound
 
 
-def batch_for(predictor: Predictor, quantities: int, memory: int) -> int:
-    """How many points at once keep the coefficients of linear bounds within ``memory`` bytes."""
-    widest = max([torch.Size(node.shape).numel() for node in predictor.graph.nodes])
-    widest = max(widest, torch.Size(predictor.graph.input_shape).numel())
-    # Coefficients of two layers at a time, and what the relaxation makes of them.
-    each_point = 6 * quantities * widest * torch.finfo(predictor.dtype).bits // 8
-    networks = predictor.size if predictor.device.type == "cuda" else 1
+def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = "crown") -> int:
+    """How many points at once keep linear bounds on so many quantities of each within ``memory`` bytes."""
+    graph = predictor.graph
+    sizes = [torch.Size(shape).numel() for shape in (graph.input_shape, *(node.shape for node in graph.nodes))]
+    # Coefficients of two layers at a time, and what the relaxation makes of them; an ascent keeps those of all layers,
+    # and slopes with their gradients and moments.
+    numbers = 10 * sum(sizes) if bounds in ("alpha-crown", "hull") else 6 * max(sizes)
+    if bounds == "hull":
+        numbers += SHARE_COPIES * sum(
+            min(MOST_PLANES, *layer.shape) * int(layer.weights(predictor.samples)["weight"].shape[-1])
+            for layer in planed_layers(graph).values()
+        )
+    each_point = quantities * numbers * torch.finfo(predictor.dtype).bits // 8
+    networks = predictor.size if predictor.device.type == "cuda" and bounds != "hull" else 1
     return max(1, memory // (each_point * networks))
 
 
-def _over_networks(bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor) -> list[Tensor]:
+def _over_networks(
+    bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor, mapped: bool = True
+) -> list[Tensor]:
     """Results of ``bound`` for every network, each stacked, (N, ...)."""
     with direct_sums():
-        parts: list[tuple[Tensor, ...]] = list(each(bound, predictor.samples))
+        parts: list[tuple[Tensor, ...]] = list(each(bound, predictor.samples, mapped))
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 

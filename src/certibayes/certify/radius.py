@@ -16,7 +16,7 @@ from torch import Tensor
 
 from certibayes._version import __version__
 from certibayes.bounds import Domain
-from certibayes.certify.certificate import DISTANCES
+from certibayes.certify.certificate import DISTANCES, bounds_in_words
 from certibayes.certify.certify import certify
 from certibayes.errors import InvalidInput, UnsoundBounds
 from certibayes.posteriors.storage import tensor_digest
@@ -49,6 +49,7 @@ class Radius:
         inputs_digest: SHA-256 of the points.
         version: of certibayes.
         norm: in which radii are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
+        intermediates: as in a certificate.
     """
 
     radius: Tensor
@@ -68,6 +69,7 @@ class Radius:
     inputs_digest: str
     version: str = __version__
     norm: str = "linf"
+    intermediates: str = "ibp"
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -103,7 +105,7 @@ class Radius:
             f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
             f"Radii up to {self.largest!r} were tried in steps of at most {self.tolerance!r}; a larger one than stated "
             "may hold as well. "
-            f"Proved by {self.bounds} bounds and the rule {self.rule}, for {program}. "
+            f"Proved by {bounds_in_words(self.bounds, self.intermediates)} and the rule {self.rule}, for {program}. "
             "Nothing is said about other weight samples or other kinds of change."
         )
 
@@ -128,6 +130,7 @@ def certified_radius(
     largest: float = 0.5,
     tolerance: float = 1e-3,
     batch_size: int = 500,
+    intermediates: str = "ibp",
     progress: Callable[[int, int], None] | None = None,
 ) -> Radius:
     """Find for each point a radius at which ``certify`` proves its label, close to the largest such radius.
@@ -145,6 +148,7 @@ def certified_radius(
         largest: radius beyond which nothing is tried.
         tolerance: the gap, at most, between the radius and the smallest one that could not be proved.
         batch_size: points bounded at once.
+        intermediates: see ``certify``.
         progress: called with (points tried, points to try, counting every step).
 
     Raises:
@@ -157,6 +161,7 @@ def certified_radius(
         raise InvalidInput(f"a tolerance of {tolerance} is too fine for radii up to {largest}.")
     settings: dict[str, Any] = {
         "norm": norm, "bounds": bounds, "rule": rule, "domain": domain, "rounding": rounding, "batch_size": batch_size,
+        "intermediates": intermediates,
     }  # fmt: skip
     # Of no points: it raises what is wrong with the settings, and tells which bounds a rule takes by default.
     settings["bounds"] = certify(predictor, x[:0], eps=0.0, **settings).bounds
@@ -197,6 +202,7 @@ def certified_radius(
         digest=predictor.digest,
         inputs_digest=tensor_digest({"inputs": x}),
         norm=norm,
+        intermediates=intermediates,
     )
 
 

@@ -20,13 +20,16 @@ from torch import Tensor
 from certibayes._version import __version__
 from certibayes.bounds.checks import require_count
 from certibayes.certify.certificate import Certificate
-from certibayes.certify.certify import certify
+from certibayes.certify.certify import certify, require_budget, require_predictor
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.posteriors.storage import read_tensors, tensor_digest, write_atomically, write_tensors
 from certibayes.prediction import Predictor
 
 DESCRIPTION = "shards.json"
 KIND = "certificate shard"
+
+LEAST_SHARE = 1e-3
+"""Seconds of a budget for a shard, also where earlier ones took more than theirs."""
 
 
 def certify_in_shards(
@@ -37,6 +40,8 @@ def certify_in_shards(
     *,
     eps: float,
     norm: str = "linf",
+    intermediates: str = "ibp",
+    budget: float | None = None,
     shard: int = 500,
     progress: Callable[[int, int], None] | None = None,
     **settings: Any,
@@ -52,22 +57,31 @@ def certify_in_shards(
         directory: made if it is missing; otherwise empty, or of an earlier call with the same arguments.
         eps: see ``certify``; here the same for all points.
         norm: see ``certify``.
+        intermediates: see ``certify``.
+        budget: see ``certify``; for all shards together, also over several calls. Each has its share of what earlier
+            ones left, so how far a shard came depends on the machine; what it proved or broke does not.
         shard: points a shard.
         progress: called with (points done, all points).
         **settings: further arguments of ``certify``.
 
     Raises:
+        InvalidInput: the points, labels or settings cannot be used.
         RunExists: the directory holds something else; the message names what differs.
         CorruptFile: a shard was changed after it was written.
     """
+    require_predictor(predictor)
     require_count(shard, "shard")
+    require_budget(budget, str(settings.get("rule")))
     if len(x) == 0:
         raise InvalidInput("there are no points to certify.")
-    # Left out where it is the norm of shards that do not name one.
-    settings = {"eps": float(eps), **({} if norm == "linf" else {"norm": norm}), **settings}
-    about = _description(predictor, x, y, shard, settings)
+    # Left out where they are those of shards that do not name them.
+    named = {"norm": norm, "intermediates": intermediates}
+    usual = {"norm": "linf", "intermediates": "ibp"}
+    settings = {"eps": float(eps), **{key: named[key] for key in named if named[key] != usual[key]}, **settings}
+    limit = {} if budget is None else {"budget": float(budget)}
+    about = _description(predictor, x, y, shard, {**settings, **limit})
     _require_own(directory, about)
-    parts = []
+    parts: list[Certificate] = []
     for index, start in enumerate(range(0, len(x), shard)):
         file = directory / f"shard-{index:05d}.safetensors"
         found = _read(file, about, index)
@@ -75,7 +89,8 @@ def certify_in_shards(
             end = min(start + shard, len(x))
             labels = None if y is None else y[start:end]
             moved = None if progress is None else _shifted(progress, start, len(x))
-            found = certify(predictor, x[start:end], labels, progress=moved, **settings)
+            share = None if budget is None else _share(budget, parts, (end - start) / (len(x) - start))
+            found = certify(predictor, x[start:end], labels, budget=share, progress=moved, **settings)
             # Only now: settings that cannot be used must not claim the directory.
             write_atomically(directory / DESCRIPTION, (json.dumps(about, indent=2) + "\n").encode())
             _write(file, found, about, index)
@@ -93,14 +108,21 @@ def join(parts: list[Certificate], inputs_digest: str) -> Certificate:
         inputs_digest: digest of all points.
     """
     first = parts[0]
-    joined: dict[str, Any] = {"inputs_digest": inputs_digest}
-    for name in (field.name for field in fields(Certificate) if field.name != "inputs_digest"):
+    spent = None if first.spent is None else sum(part.spent or 0.0 for part in parts)
+    joined: dict[str, Any] = {"inputs_digest": inputs_digest, "spent": spent}
+    for name in (field.name for field in fields(Certificate) if field.name not in joined):
         values = [getattr(part, name) for part in parts]
         if isinstance(values[0], Tensor) and values[0].dim() > 0 and len(values[0]) == len(first):
             joined[name] = torch.cat([value.cpu() for value in values])
         elif any(not _same(value, values[0]) for value in values):
             raise InvalidInput(f"certificates that differ in {name} cannot be put together.")
     return replace(first, **joined)
+
+
+def _share(budget: float, finished: list[Certificate], fraction: float) -> float:
+    """Return a fraction of the seconds that finished shards have left."""
+    left = budget - sum(part.spent or 0.0 for part in finished)
+    return max(left * fraction, LEAST_SHARE)
 
 
 def _description(

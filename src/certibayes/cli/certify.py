@@ -10,7 +10,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from certibayes.certify import ALL_RULES, BOUNDS, Certificate, certify
+from certibayes.certify import ALL_RULES, BOUNDS, INTERMEDIATES, Certificate, certify
+from certibayes.certify.certificate import bounds_in_words
 from certibayes.certify.check import Check, check_certificate, read_certificate
 from certibayes.certify.shards import certify_in_shards
 from certibayes.cli.opening import OpenedRun, open_run
@@ -28,7 +29,7 @@ from certibayes.cli.options import (
     SeedOption,
 )
 from certibayes.cli.terminal import BELOW_BAR, check_bar, console, notes, print_json, progress_bar, told_plainly
-from certibayes.errors import CorruptFile, Interrupted, InvalidInput
+from certibayes.errors import CorruptFile, Interrupted
 from certibayes.experiments.tables import FORMATS, require_format, write_table
 from certibayes.posteriors.storage import write_atomically
 from certibayes.uncertainty import uncertainty
@@ -38,6 +39,14 @@ BoundsOption = Annotated[
     typer.Option("--bounds", help=f"How networks are bounded: {', '.join(BOUNDS)}. By default what the rule needs."),
 ]
 RuleOption = Annotated[str, typer.Option("--rule", help=f"How the bounds are combined: {', '.join(ALL_RULES)}.")]
+IntermediatesOption = Annotated[
+    str,
+    typer.Option(
+        "--intermediates",
+        help=f"What linear bounds know of the layers in between: {' or '.join(INTERMEDIATES)}. ibp: intervals. crown: "
+        "tighter in deep networks, at far higher cost; needs --bounds other than ibp.",
+    ),
+]
 RoundingOption = Annotated[
     str, typer.Option("--rounding", help="outward: proved for the float program. ideal: for exact arithmetic only.")
 ]
@@ -50,6 +59,7 @@ def certify_command(
     norm: NormOption = "linf",
     bounds: BoundsOption = None,
     rule: RuleOption = "theorem1",
+    intermediates: IntermediatesOption = "ibp",
     rounding: RoundingOption = "outward",
     samples: SamplesOption = None,
     seed: SeedOption = 0,
@@ -67,7 +77,9 @@ def certify_command(
     budget: Annotated[
         float | None,
         typer.Option(
-            "--budget", help="Seconds for attacks and splitting on points the bounds leave open (rule best, no OUT)."
+            "--budget",
+            help="Seconds for attacks and splitting on points the bounds leave open (rule best); with OUT for all "
+            "shards together.",
         ),
     ] = None,
     form: Annotated[str, typer.Option("--format", help=f"The table's format: {' or '.join(FORMATS)}.")] = "csv",
@@ -97,13 +109,11 @@ def certify_command(
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
         settings: dict[str, Any] = {
             "eps": eps, "norm": norm, "bounds": bounds, "rule": rule, "rounding": rounding, "domain": case.domain,
+            "intermediates": intermediates, "budget": budget,
         }  # fmt: skip
-        if budget is not None and out is not None:
-            # What a time limit leaves open depends on the machine, so shards of two runs would not fit together.
-            raise InvalidInput("--budget cannot be combined with --out; store the certificate without a time limit.")
         with progress_bar("certifying", shown=not as_json) as move:
             if out is None or out.suffix == ".json":
-                result = certify(case.predictor, case.x, case.y, budget=budget, progress=move, **settings)
+                result = certify(case.predictor, case.x, case.y, progress=move, **settings)
             else:
                 try:
                     result = certify_in_shards(
@@ -131,6 +141,7 @@ def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
         "eps": result.eps,
         "norm": result.norm,
         "bounds": result.bounds,
+        "intermediates": result.intermediates,
         "rule": result.rule,
         "rounding": result.rounding,
         "samples": result.samples,
@@ -164,6 +175,8 @@ def _store(out: Path, form: str, result: Certificate, record: dict[str, Any]) ->
         "predicted": result.predicted.tolist(),
         "certified": result.certified.tolist(),
     }
+    if result.attacked is not None:
+        columns |= {"attacked": result.attacked.tolist(), "unknown": result.unknown.tolist()}
     for end, values in (("lower", result.lower), ("upper", result.upper)):
         columns |= {f"{end}_{c}": column for c, column in enumerate(values.T.tolist())}
     write_table(out / f"points.{form}", columns, form)
@@ -255,7 +268,8 @@ def _print_check(check: Check, record: dict[str, Any], same_labels: bool) -> Non
     if counts["not_confirmed"] or counts["bounds_not_confirmed"]:
         console.print(
             "Not confirmed means: plain intervals do not prove it. The certificate was made with "
-            f"{record.get('bounds')} bounds and the rule {record.get('rule')}, in {record['rounding']} rounding.",
+            f"{bounds_in_words(str(record.get('bounds')), str(record.get('intermediates', 'ibp')))} and the rule "
+            f"{record.get('rule')}, in {record['rounding']} rounding.",
             highlight=False,
         )
     if not same_labels:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes.certify.radius import Radius, certified_radius
-from certibayes.cli.certify import BoundsOption, RoundingOption, RuleOption
+from certibayes.cli.certify import BoundsOption, IntermediatesOption, RoundingOption, RuleOption
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import (
     DataDir,
@@ -36,6 +36,7 @@ def radius_command(
     norm: NormOption = "linf",
     bounds: BoundsOption = None,
     rule: RuleOption = "theorem1",
+    intermediates: IntermediatesOption = "ibp",
     rounding: RoundingOption = "outward",
     largest: Annotated[float, typer.Option("--largest", help="Largest radius to try.")] = 0.5,
     tolerance: Annotated[float, typer.Option("--tolerance", help="How closely to find the radius.")] = 1e-3,
@@ -62,7 +63,7 @@ def radius_command(
         with progress_bar("bisecting", shown=not as_json) as move:
             result = certified_radius(
                 case.predictor, case.x, case.y, norm=norm, bounds=bounds, rule=rule, rounding=rounding,
-                domain=case.domain, largest=largest, tolerance=tolerance, progress=move,
+                domain=case.domain, largest=largest, tolerance=tolerance, intermediates=intermediates, progress=move,
             )  # fmt: skip
         if out is not None:
             _store(out, form, result)
@@ -74,8 +75,8 @@ def radius_command(
                     "n": len(result), "accuracy": accuracy, "mean_radius": result.mean, "median_radius": result.median,
                     "certified": {f"{eps:g}": share for eps, share in shares.items()}, "largest": largest,
                     "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "rule": rule, "rounding": rounding,
-                    "samples": result.samples, "dataset": case.dataset, "digest": result.digest,
-                    "statement": result.statement,
+                    "intermediates": intermediates, "samples": result.samples, "dataset": case.dataset,
+                    "digest": result.digest, "statement": result.statement,
                 }
             )  # fmt: skip
             return

@@ -34,14 +34,15 @@ def stack(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
-def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> Iterator[Result]:
+def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params, mapped: bool = True) -> Iterator[Result]:
     """Yield ``function`` of chunks of samples, each result with a leading dimension of that chunk's size.
 
-    ``function`` takes the parameters of one network and returns a tensor, or tensors in tuples and dictionaries.
+    ``function`` takes the parameters of one network and returns a tensor, or tensors in tuples and dictionaries; where
+    vmap cannot trace it, it must not be ``mapped``, and sees one network after the other on every device.
     """
     total = count(stacked)
     on_gpu = next(iter(stacked.values())).is_cuda
-    if not on_gpu:
+    if not (on_gpu and mapped):
         for i in range(total):
             yield pytree.tree_map(lambda t: t[None], function(pick(stacked, i)))
         return

@@ -1,0 +1,142 @@
+"""Bounds on logits: every kind holds the float program, each is at least as tight as the one before, within nothing."""
+
+from itertools import pairwise, product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import certibayes as cb
+from certibayes.bounds import ball, outward_box
+from certibayes.certify import BOUNDS, logit_bounds, network_bounds
+from certibayes.certify.network_bounds import INTERMEDIATES, batch_for
+from certibayes.networks.samples import each
+
+from ..strategies import ZOO, inputs, law, make, points_of, seeds
+
+TESTED = ["relu", "no bias", "residual", "residual images", "max pool, padded, ceil", "tanh"]
+
+
+def _predictor(name: str, seed: int = 0):
+    return cb.Samples.from_modules([make(name, seed), make(name, seed + 1)]).predictor(2)
+
+
+def _every_kind(predictor, box, intermediates="ibp"):
+    return [logit_bounds(predictor, box, bounds=bounds, intermediates=intermediates) for bounds in BOUNDS]
+
+
+def _assert_nested(ends) -> None:
+    for (low, high), (tighter_low, tighter_high) in pairwise(ends):
+        assert bool((tighter_low >= low).all() and (tighter_high <= high).all())
+
+
+def _assert_held(predictor, x, eps, ends, seed) -> None:
+    for point in points_of(*ball(x, eps), 20, seed):
+        with torch.no_grad():
+            outputs = predictor.sample_outputs(point).double().flatten(2)
+        for low, high in ends:
+            assert bool((low <= outputs).all() and (outputs <= high).all())
+
+
+@pytest.mark.parametrize("name", sorted(ZOO))
+def test_every_network_is_held_ever_more_tightly(name):
+    predictor, x = _predictor(name), inputs(name, 2, 0)
+    for intermediates, eps in product(INTERMEDIATES, (0.0, 0.05)):
+        ends = _every_kind(predictor, outward_box(x, eps), intermediates)
+        assert all(end.dtype == torch.float64 and end.shape == (2, 2, predictor.classes) for end in sum(ends, ()))
+        _assert_nested(ends)
+        _assert_held(predictor, x, eps, ends, 0)
+
+
+@law(6)
+@given(seed=seeds, name=st.sampled_from(TESTED), eps=st.sampled_from([1e-6, 1e-3, 0.1, 0.5]))
+def test_at_any_radius(seed, name, eps):
+    predictor, x = _predictor(name, seed), inputs(name, 2, seed)
+    ends = _every_kind(predictor, outward_box(x, eps))
+    _assert_nested(ends)
+    _assert_held(predictor, x, eps, ends, seed)
+
+
+@pytest.mark.parametrize("norm", ["l2", "l1"])
+def test_in_other_norms(norm):
+    predictor, x = _predictor("relu"), inputs("relu", 3, 0)
+    ends = _every_kind(predictor, outward_box(x, 0.3, norm=norm))
+    _assert_nested(ends)
+    attacked = cb.attack(predictor, x, predictor.predict(x), eps=0.3, norm=norm, steps=10)
+    with torch.no_grad():
+        outputs = predictor.sample_outputs(attacked.inputs).double()
+    assert all(bool((low <= outputs).all() and (outputs <= high).all()) for low, high in ends)
+
+
+def test_each_kind_is_another():
+    """Optimised slopes and planes must gain something somewhere, or they are not there at all."""
+    ends = _every_kind(_predictor("relu"), outward_box(inputs("relu", 4, 0), 0.3))
+    widths = [float((high - low).mean()) for low, high in ends]
+    assert all(wide > 1.001 * narrow for wide, narrow in pairwise(widths))
+
+
+@pytest.mark.parametrize("bounds", BOUNDS[1:])
+def test_little_memory_makes_parts_and_little_difference(bounds):
+    predictor, box = _predictor("relu"), outward_box(inputs("relu", 5, 0), 0.1)
+    assert batch_for(predictor, 2 * predictor.classes, 1, bounds) == 1
+    for found, expected in zip(
+        logit_bounds(predictor, box, bounds=bounds, memory=1), logit_bounds(predictor, box, bounds=bounds), strict=True
+    ):
+        # An ascent takes slightly other steps in other batches.
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_tighter_kinds_have_fewer_points_at_once():
+    predictor = _predictor("relu")
+    counts = [batch_for(predictor, 6, 2**20, bounds) for bounds in BOUNDS[1:]]
+    assert counts == sorted(counts, reverse=True) and counts[0] > counts[1] > counts[2] > 1
+
+
+@pytest.mark.parametrize("rule", ["theorem1", "pairwise"])
+def test_tighter_bounds_prove_no_less_and_sometimes_more(rule):
+    counts = [0] * len(BOUNDS)
+    for seed, eps in product(range(2), (0.05, 0.2)):
+        predictor, x = _predictor("relu", seed), inputs("relu", 8, seed)
+        found = [cb.certify(predictor, x, eps=eps, rule=rule, bounds=bounds) for bounds in BOUNDS]
+        for looser, tighter in pairwise(found):
+            assert bool((tighter.certified | ~looser.certified).all())
+            # Softmax in float64 is monotone but for its last digits.
+            assert bool((tighter.lower >= looser.lower - 1e-14).all() and (tighter.upper <= looser.upper + 1e-14).all())
+        counts = [count + int(result.certified.sum()) for count, result in zip(counts, found, strict=True)]
+        kept = found[-1].certified
+        labels = found[-1].labels
+        if bool(kept.any()):
+            assert cb.attack(predictor, x[kept], labels[kept], eps=eps, method="ensemble", steps=10).standing == 1.0
+    assert counts[0] < counts[1] < counts[2] <= counts[3], counts
+
+
+@pytest.mark.parametrize("bounds", ["ibp", "crown", "alpha-crown"])
+@pytest.mark.parametrize("intermediates", INTERMEDIATES)
+def test_all_but_hull_can_be_mapped_over_networks(bounds, intermediates, monkeypatch):
+    """As on a GPU, where only hull goes through them one by one."""
+    predictor, box = _predictor("relu"), outward_box(inputs("relu", 3, 0), 0.1)
+    expected = logit_bounds(predictor, box, bounds=bounds, intermediates=intermediates)
+    seen = []
+
+    def mapping(function, stacked, mapped):
+        seen.append(mapped)
+        return [torch.vmap(function)(stacked)]
+
+    monkeypatch.setattr(network_bounds, "each", mapping)
+    found = logit_bounds(predictor, box, bounds=bounds, intermediates=intermediates)
+    assert seen == [True]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)
+
+
+def test_hull_goes_through_networks_one_by_one(monkeypatch):
+    seen = []
+
+    def one_by_one(function, stacked, mapped):
+        seen.append(mapped)
+        return each(function, stacked, mapped)
+
+    monkeypatch.setattr(network_bounds, "each", one_by_one)
+    logit_bounds(_predictor("relu"), outward_box(inputs("relu", 1, 0), 0.1), bounds="hull")
+    assert seen == [False]
