@@ -32,9 +32,9 @@ def search_of(graph, params, box, labels, rounding):
     boxes = layer_boxes(graph, params, box, rounding)
     specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
     count = rivals.shape[1]
-    repeated = {name: type(b)(*(t.repeat_interleave(count, 0) for t in b)) for name, b in boxes.items()}
+    point = torch.arange(len(labels)).repeat_interleave(count)
     known = linear_lower(graph, params, boxes, specification, rounding).flatten()
-    return Search(graph, params, repeated, specification.flatten(0, 1)[:, None], rounding, known), rivals
+    return Search(graph, params, boxes, point, specification.flatten(0, 1)[:, None], rounding, known), rivals
 
 
 def asked(search, wanted=100.0):

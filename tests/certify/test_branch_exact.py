@@ -173,7 +173,7 @@ def test_cut_intervals_hold_all_but_a_few_units_and_make_relus_stable(seed, high
         centre, radius = torch.full(shape, (high - low) / 2), torch.full(shape, (high + low) / 2)
         boxes[source] = Box(centre, radius)
         known, specification = torch.full((1,), -1e30, dtype=torch.float64), torch.tensor([[[1.0, -1.0, 0.0]]])
-        search = Search(graph, params, boxes, specification, rounding, known, ended=lambda: True)
+        search = Search(graph, params, boxes, torch.tensor([0]), specification, rounding, known, ended=lambda: True)
         top, bottom = (fractions(end)[0][0] for end in (centre.double() + radius, centre.double() - radius))
         for sign, end in ((1, top), (-1, bottom)):
             cut = search._boxes(torch.tensor([0]), torch.full_like(search.leaves.signs, sign))[source]

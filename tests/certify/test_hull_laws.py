@@ -206,13 +206,13 @@ def test_lines_margins_and_what_others_add_hold_for_every_input(seed, eps):
 def test_bounds_that_are_no_numbers_are_refused(value):
     """An infinite bound would prove anything."""
     predictor, x = _predictor("relu", 0), inputs("relu", 1, 0)
-    labels, rivals = torch.tensor([0]), torch.tensor([1])
-    refinement = Refinement(predictor, Box(x, torch.full_like(x, 0.1)), labels, rivals, "outward")
+    point, labels, rivals = torch.tensor([0]), torch.tensor([0]), torch.tensor([1])
+    refinement = Refinement(predictor, Box(x, torch.full_like(x, 0.1)), point, labels, rivals, "outward")
     which, known = torch.tensor([0]), torch.tensor([-100.0], dtype=torch.float64)
-    found = refinement.begin(0, which, known, lambda: False)
+    found = refinement.begin(0, which, known, "hull", lambda: False)
     assert torch.isfinite(found.margins).all()
-    search = refinement.searches[0][1]
+    search = refinement.searches[0].search
     search.known = torch.full_like(search.known, -torch.inf)
     search.leaves = search.leaves._replace(bound=torch.full_like(search.leaves.bound, value))
     with pytest.raises(UnsoundBounds):
-        refinement.found(0)
+        refinement.found(refinement.searches[0])

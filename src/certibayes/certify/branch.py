@@ -22,9 +22,10 @@ from torch import Tensor
 from certibayes.bounds import Box, Rounding
 from certibayes.bounds.cut import lowest_point
 from certibayes.bounds.linear import Boxes, linear_line
-from certibayes.bounds.optimise import HULL_STEPS, Relaxation, ascend, begin, bound_with
+from certibayes.bounds.optimise import HULL_STEPS, MOST_PLANES, Relaxation, ascend, begin, bound_with
 from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
-from certibayes.bounds.planes import Planes, plane_values
+from certibayes.bounds.planes import Planes, plane_values, planed_layers
+from certibayes.certify.network_bounds import MEMORY
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import (
@@ -54,6 +55,13 @@ LEAVES = 32
 """Leaves bounded at once on a CPU: their planes should stay in its cache."""
 
 LEAVES_ON_GPU = 256
+
+COPIES = 90
+"""About how many numbers the ascent on a leaf holds for each value of the network: slopes, their moments and gradients,
+and coefficients on the way back."""
+
+COPIES_OF_SHARES = 20
+"""The same for each share of a plane."""
 
 
 class Method(NamedTuple):
@@ -105,22 +113,26 @@ class Search:
     Attributes:
         graph: the network.
         params: its parameters and buffers.
-        boxes: of every node for every problem, (P, ...), from ``layer_boxes``.
+        boxes: of every node for every point, (B, ...), from ``layer_boxes``.
+        point: whose boxes each problem has, (P,).
         specification: coefficients of each problem's margin on the outputs, (P, 1, *output_shape).
         rounding: of the program that runs.
         known: lower bounds that are known already, float64 (P,).
         method: one of ``METHODS``, for the roots.
         ended: tells when to stop; what is not bounded by then keeps its known bound.
+        memory: bytes for the leaves that are bounded at once.
     """
 
     graph: Graph
     params: Params
     boxes: Boxes
+    point: Tensor
     specification: Tensor
     rounding: Rounding
     known: Tensor
     method: str = "hull"
     ended: Callable[[], bool] = lambda: False
+    memory: int = MEMORY
 
     def __post_init__(self) -> None:
         self.relus = _splittable(self.graph)
@@ -129,7 +141,7 @@ class Search:
         signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
         roots = torch.arange(count, device=device)
         self.smallest_found = torch.full_like(self.known, torch.inf)
-        self.worst_inputs = self.boxes[INPUT].centre.clone()
+        self.worst_inputs = self.boxes[INPUT].centre[self.point]
         # Linear functions of the input that bound the margins of the roots.
         self.line_coefficients, self.line_offsets = torch.zeros_like(self.worst_inputs), self.known.clone()
         nothing = torch.zeros_like(self.known)
@@ -154,14 +166,22 @@ class Search:
         chosen = self.open(wanted)
         if not bool(chosen.any()):
             return
-        grown = self._in_parts(self.leaves.take(chosen), self._split)
+        grown = self._in_parts(self.leaves.take(chosen), self._split, children=2)
         self.leaves = _joined([self.leaves.take(~chosen), grown])
 
-    def _in_parts(self, leaves: Leaves, work: Callable[[Leaves], Leaves]) -> Leaves:
+    def _in_parts(self, leaves: Leaves, work: Callable[[Leaves], Leaves], children: int = 1) -> Leaves:
         """Do some work on all leaves, as many at once as is good, until time is over."""
-        at_once = LEAVES_ON_GPU if self.known.is_cuda else LEAVES
+        most = LEAVES_ON_GPU if self.known.is_cuda else LEAVES
+        at_once = max(1, min(most, self.memory // (children * self._bytes_of_leaf)))
         parts = torch.arange(len(leaves.problem), device=self.known.device).split(at_once)
         return _joined([leaves.take(part) if self.ended() else work(leaves.take(part)) for part in parts])
+
+    @property
+    def _bytes_of_leaf(self) -> int:
+        """About what the ascent on one leaf takes: what it is free to choose, moments and slopes, and a way back."""
+        values = sum(torch.Size(node.shape).numel() for node in self.graph.nodes)
+        fed = [layer.weights(self.params)["weight"].shape[1] for layer in planed_layers(self.graph).values()]
+        return self.specification.element_size() * (COPIES * values + COPIES_OF_SHARES * MOST_PLANES * sum(fed))
 
     def _split(self, leaves: Leaves) -> Leaves:
         """Return the two children of every leaf."""
@@ -203,7 +223,7 @@ class Search:
 
     def _boxes(self, problem: Tensor, signs: Tensor) -> Boxes:
         """Boxes of each leaf, with the inputs of its fixed activations cut to their sign."""
-        boxes = {name: box.take(problem) for name, box in self.boxes.items()}
+        boxes = {name: box.take(self.point[problem]) for name, box in self.boxes.items()}
         unit = self.rounding.unit
         for node in self.relus:
             sign = self._by_node(signs)[node.name]

@@ -56,12 +56,14 @@ def certify(
         domain: smallest and largest value an input can take; the ball is intersected with it.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
-        memory: bytes that linear bounds may take; they go through a batch in smaller parts where they must.
+        memory: bytes that linear bounds may take, with all that they keep of the layers in between; they go through a
+            batch in smaller parts where they must.
         intermediates: what linear bounds know of the layers in between: ``"ibp"`` for intervals, ``"crown"`` for what
             CROWN itself says of them, which is tighter in deep networks and costs far more. Not with ``bounds="ibp"``.
         budget: seconds for attacks and branch and bound on points that the bounds leave open (rule ``best``). What is
             found is in ``certificate.attacked`` and ``certificate.counterexamples``; points that are neither certified
-            nor attacked are unknown. What the bounds themselves take comes on top; ``"crown"`` is quick.
+            nor attacked are unknown. What the bounds themselves take comes on top; ``"crown"`` is quick. Without a
+            budget, points that the first networks show to be far out of reach are spared the costly bounds.
         progress: called with (points done, all points).
 
     Raises:

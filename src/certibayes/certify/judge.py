@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ from certibayes.bounds import Box, Domain, by_name
 from certibayes.certify.input_split import FEW, proved_in_parts
 from certibayes.certify.joint import Others, joint_values
 from certibayes.certify.network_bounds import BOUNDS, batch_for, logit_bounds, margin_bounds
-from certibayes.certify.refine import Found, Refinement
+from certibayes.certify.prospects import PROBES, is_hardest, is_out_of_reach
+from certibayes.certify.refine import Found, Refinement, bytes_held
 from certibayes.certify.rules import (
     MARGIN_RULES,
     RULES,
@@ -61,6 +63,11 @@ class Points(NamedTuple):
     def norm(self) -> str:
         """In which radii are measured."""
         return "linf" if self.box.ball is None else self.box.ball.norm
+
+    def take(self, which: Tensor) -> Points:
+        """Return some of the points."""
+        x, labels, predicted, radius, box = self
+        return Points(x[which], labels[which], predicted[which], radius[which], box.take(which))
 
 
 class Verdict(NamedTuple):
@@ -108,15 +115,10 @@ class Judge:
     def __call__(self, points: Points, seconds: float | None = None) -> Verdict:
         """Judge a batch; attacks and splitting may take so many ``seconds``, besides what the bounds take."""
         attacked = points.predicted != points.labels
-        # The rule best comes to tighter ones later, where it must.
-        on_logits = "ibp" if self.rule == "best" else self.bounds
-        lower, upper = logit_bounds(
-            self.predictor, points.box, self.rounding, on_logits, self.intermediates, self.memory
-        )
+        lower, upper = self._logits(points, torch.arange(len(points.x), device=points.x.device), self._first_bounds)
         means = mean_probability_bounds(lower, upper)
         if self.rule in RULES:
-            margin = RULES[self.rule](lower, upper, points.labels, means)
-            return Verdict(margin, means, attacked, points.x)
+            return self._by_logits(points, attacked, lower, upper, means)
         batch = _Batch(self, points, lower, upper)
         if self.rule == "best":
             spent = self._best(batch, seconds)
@@ -124,11 +126,38 @@ class Judge:
         every = torch.isfinite(batch.values[0])
         batch.tighten("crown" if self.bounds == "hull" else self.bounds, every)
         if self.rule == "joint":
-            batch.enclose(batch.open, self.bounds)
-            batch.join()
+            for some in batch.in_parts(batch.open):
+                some.enclose(some.open, self.bounds)
+                some.join()
         elif self.bounds == "hull":
-            batch.enclose(every, self.bounds)
+            for some in batch.in_parts(every):
+                some.enclose(torch.isfinite(some.values[0]), self.bounds)
         return batch.verdict(means)
+
+    def _by_logits(self, points: Points, attacked: Tensor, lower: Tensor, upper: Tensor, means: Means) -> Verdict:
+        """Apply a rule for logits, with tighter bounds on them for the points that are still open."""
+        margin = RULES[self.rule](lower, upper, points.labels, means)
+        for method in BOUNDS[BOUNDS.index(self._first_bounds) + 1 : BOUNDS.index(self.bounds) + 1]:
+            part = ((margin <= 2 * self.slack) & ~attacked).nonzero().squeeze(-1)
+            if len(part) == 0:
+                break
+            low, high = self._logits(points, part, method)
+            lower[:, part] = torch.maximum(lower[:, part], low)
+            upper[:, part] = torch.minimum(upper[:, part], high)
+            means = mean_probability_bounds(lower, upper)
+            margin = RULES[self.rule](lower, upper, points.labels, means)
+        return Verdict(margin, means, attacked, points.x)
+
+    @property
+    def _first_bounds(self) -> str:
+        """The bounds on logits that every point has; tighter ones are for points that these leave open."""
+        return "ibp" if self.rule == "best" or self.bounds == "ibp" else "crown"
+
+    def _logits(self, points: Points, part: Tensor, method: str) -> tuple[Tensor, Tensor]:
+        """Bound the logits of some points, (N, P, C) each."""
+        return logit_bounds(
+            self.predictor, points.box.take(part), self.rounding, method, self.intermediates, self.memory
+        )
 
     def _best(self, batch: _Batch, seconds: float | None) -> float:
         """Go from cheap means to costly ones, and return how long attacks and splitting took."""
@@ -139,9 +168,22 @@ class Judge:
         if self.bounds == "hull":
             # An attack is cheaper than these bounds, which are not for points that fall to it.
             batch.attack()
+        spent, left = 0.0, int(batch.open.any(-1).sum())
+        for some in batch.in_parts(batch.open):
+            count = len(some.attacked)
+            spent += self._closely(some, None if seconds is None else (seconds - spent) * count / left)
+            left -= count
+        return spent
+
+    def _closely(self, batch: _Batch, seconds: float | None) -> float:
+        """Look closely at points that cheap means leave open, and return how long attacks and splitting took."""
         if self.bounds != "ibp":
-            batch.enclose(batch.open, self.bounds)
+            # Who gives time for splitting has patience for lines as well.
+            batch.enclose(batch.open, self.bounds, gives_up=seconds is None)
             batch.join()
+            if seconds is None:
+                batch.enclose(batch.regained, self.bounds)
+                batch.join()
         if seconds is None:
             return 0.0
         began = time.monotonic()
@@ -191,6 +233,29 @@ class _Batch:
         """Return what was found."""
         return Verdict(self._means.amin(-1), means, self.attacked, self.inputs)
 
+    def in_parts(self, wanted: Tensor) -> Iterator[_Batch]:
+        """Yield the points with rivals that are wanted, (B, C), as batches of their own, and take in what they learn.
+
+        What close looks hold of the points of a part takes no more than half of the memory, so that it is left for
+        the work itself; it is dropped when the next part begins.
+        """
+        points = wanted.any(-1).nonzero().squeeze(-1)
+        if len(points) == 0:
+            return
+        held = bytes_held(self.judge.predictor, int(wanted.sum(-1).max()))
+        for part in points.split(max(1, self.judge.memory // 2 // held)):
+            some = copy(self)
+            some.points = self.points.take(part)
+            for name in ("values", "margins", "upper_margins"):
+                setattr(some, name, getattr(self, name)[:, part])
+            for name in ("together", "attacked", "inputs"):
+                setattr(some, name, getattr(self, name)[part])
+            yield some
+            for name in ("values", "margins", "upper_margins"):
+                getattr(self, name)[:, part] = getattr(some, name)
+            for name in ("together", "attacked", "inputs"):
+                getattr(self, name)[part] = getattr(some, name)
+
     def _learn(self, part: Tensor | slice, lower: Tensor, upper: Tensor) -> None:
         """Draw from boxes of logits of some points what they say about margins and probabilities."""
         labels = self.points.labels[part]
@@ -225,7 +290,9 @@ class _Batch:
             known = self.margins[:, part]
             self.margins[:, part] = known.scatter(-1, place, torch.maximum(found, known.gather(-1, place)))
             if method == "crown" and self.judge.rule == "best":
-                self._learn(part, *logit_bounds(predictor, some, self.judge.rounding, "crown", intermediates))
+                self._learn(
+                    part, *logit_bounds(predictor, some, self.judge.rounding, "crown", intermediates, self.judge.memory)
+                )
             self._update(part)
 
     def attack(self) -> None:
@@ -247,22 +314,51 @@ class _Batch:
         self.attacked[part[broken]] = True
         self.inputs[part[broken]] = inside[broken]
 
-    def enclose(self, wanted: Tensor, method: str, until: float = torch.inf) -> None:
-        """Bound margins against the rivals that are wanted, (B, C), by lines, one network after the other."""
+    def enclose(self, wanted: Tensor, method: str, until: float = torch.inf, gives_up: bool = False) -> None:
+        """Bound margins against the rivals that are wanted, (B, C), by lines, one network after the other.
+
+        Args:
+            wanted: which rivals.
+            method: how; see ``branch.METHODS``.
+            until: when to stop.
+            gives_up: whether points whose hardest rivals are out of reach, as far as the first networks tell, are left
+                to lines that cost less.
+        """
         self.point, self.rival = wanted.nonzero().T
         self.refinement = Refinement(
-            self.judge.predictor, self.points.box.take(self.point),
+            self.judge.predictor, self.points.box, self.point,
             self.points.labels[self.point], self.rival, self.judge.rounding,
-            method, self.judge.intermediates,
+            self.judge.intermediates, self.judge.memory // 2,
         )  # fmt: skip
         self.smallest = torch.full_like(self.margins[:, self.point, self.rival], torch.inf)
         networks = len(self.margins)
-        for index in range(networks):
-            known = self.margins[index, self.point, self.rival]
-            which = (self._undecided & (known < SATURATED)).nonzero().squeeze(-1)
-            if len(which) > 0:
-                ended = _share(until, networks - index)
-                self._take_in(index, self.refinement.begin(index, which, known[which], ended))
+        self.given_up = torch.zeros_like(self.point, dtype=torch.bool)
+        if gives_up and method != "crown":
+            before = self.values[:, self.point, self.rival]
+            hardest = is_hardest(before.mean(0), self.point)
+            for network in range(min(PROBES, networks)):
+                self._begin(network, hardest, method, _share(until, networks))
+            values, is_seen = self.values[:, self.point, self.rival], self.smallest < torch.inf
+            self.given_up = hardest & is_out_of_reach(before, values, is_seen)
+        within_reach = ~torch.isin(self.point, self.point[self.given_up])
+        for network in range(networks):
+            self._begin(network, within_reach, method, _share(until, networks - network))
+            # One input for all networks may decide still; where it does not, the point's other rivals need no lines.
+            self._begin(network, self.given_up, "crown", _share(until, networks - network))
+
+    def _begin(self, network: int, wanted: Tensor, method: str, ended: Callable[[], bool]) -> None:
+        """Bound margins of one network for the pairs (P,) that are wanted, where it is worth it and not done yet."""
+        known, is_new = self.margins[network, self.point, self.rival], self.smallest[network] == torch.inf
+        which = (wanted & is_new & self._undecided & (known < SATURATED)).nonzero().squeeze(-1)
+        if len(which) > 0:
+            self._take_in(self.refinement.begin(network, which, known[which], method, ended))
+
+    @property
+    def regained(self) -> Tensor:
+        """Which rivals (B, C) are open of points that were given up for a harder one, which is proved by now."""
+        is_open = self.open
+        proved = self.point[self.given_up & ~is_open[self.point, self.rival]]
+        return is_open & torch.zeros_like(self.attacked).index_fill(0, proved, True)[:, None]
 
     @property
     def _undecided(self) -> Tensor:
@@ -284,11 +380,12 @@ class _Batch:
         total = torch.where(is_seen, values, torch.zeros_like(values)).sum(0)
         return self._undecided & (total > 0)
 
-    def _take_in(self, index: int, found: Found) -> None:
+    def _take_in(self, found: Found) -> None:
         """Draw from what was found for one network what it says about probabilities, and try its worst inputs."""
         point, rival = self.point[found.which], self.rival[found.which]
-        self.margins[index, point, rival] = torch.maximum(self.margins[index, point, rival], found.margins)
-        self.smallest[index, found.which] = found.smallest
+        known = self.margins[found.network, point, rival]
+        self.margins[found.network, point, rival] = torch.maximum(known, found.margins)
+        self.smallest[found.network, found.which] = found.smallest
         self._update(point.unique())
         still = self.open[point].any(-1)
         if bool(still.any()):
@@ -363,18 +460,18 @@ class _Batch:
 
     def split(self, until: float) -> None:
         """Split what is still open, for margins that rise from pass to pass, and attack from what comes up."""
-        networks = len(self.margins)
+        searches = self.refinement.searches
         self.climb()
         for wanted in WANTED:
             goes_on = True
             while goes_on and time.monotonic() < until:
                 goes_on = False
-                for index in self.refinement.searches:
+                for index, searched in enumerate(searches):
                     promising = self._promising
                     aim = torch.where(promising, wanted, -torch.inf)
-                    if self.refinement.split(index, aim.double(), _share(until, networks - index)):
+                    if self.refinement.split(searched, aim.double(), _share(until, len(searches) - index)):
                         goes_on = True
-                        self._take_in(index, self.refinement.found(index))
+                        self._take_in(self.refinement.found(searched))
                 if goes_on:
                     self.climb()
 

@@ -1,0 +1,53 @@
+"""Prospects: what the first networks tell about what costly bounds may achieve.
+
+The networks of a predictor are samples of one posterior, and what better bounds gain on one of them they gain, much
+the same, on the others. Where that is far from enough, the effort is saved. Proofs do not rest on it: a point that is
+given up wrongly is not certified, and that is all.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+PROBES = 2
+"""Networks that are looked at before a point may be given up."""
+
+OPTIMISM = 3.0
+"""How many times as much as on the best network so far might be gained on others."""
+
+
+def is_hardest(value: Tensor, point: Tensor) -> Tensor:
+    """Tell which pair of point and rival is the one of its point that is furthest from being proved.
+
+    Args:
+        value: how far it is, more is better, (P,).
+        point: whose pair it is, (P,).
+
+    Returns:
+        bool (P,); exactly one pair of each point.
+    """
+    # Ordered by value, and then, stably, by point: the first of each point is its hardest.
+    order = value.argsort(stable=True)
+    order = order[point[order].argsort(stable=True)]
+    ordered = point[order]
+    is_first = torch.ones_like(ordered, dtype=torch.bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    return torch.zeros_like(is_first).scatter(0, order, is_first)
+
+
+def is_out_of_reach(before: Tensor, values: Tensor, is_seen: Tensor) -> Tensor:
+    """Tell which means over networks stay below 0 even if those that are left gain far more than those seen so far.
+
+    Args:
+        before: lower bounds on softmax_y - softmax_c of every network before the costly bounds, (N, P).
+        values: what they are by now.
+        is_seen: which networks had the costly bounds already, bool (N, P).
+
+    Returns:
+        bool (P,); never where fewer than ``PROBES`` networks were seen, nor where none is left.
+    """
+    left = (~is_seen).sum(0)
+    gained = torch.where(is_seen, values - before, torch.zeros_like(values)).amax(0)
+    best = values.sum(0) + OPTIMISM * left * gained
+    return (best < 0) & (left > 0) & (is_seen.sum(0) >= PROBES)

@@ -1,0 +1,106 @@
+"""Prospects: which points costly bounds are spent on."""
+
+import torch
+from torch import nn
+
+import certibayes as cb
+from certibayes.certify import branch
+from certibayes.certify.judge import _Batch
+from certibayes.certify.prospects import OPTIMISM, PROBES, is_hardest, is_out_of_reach
+
+NETWORKS = 10
+
+
+def test_every_point_has_one_hardest_rival():
+    point = torch.tensor([0, 0, 1, 3, 3, 3])
+    value = torch.tensor([0.1, -0.2, 0.5, -0.3, -0.3, 0.0])
+    hardest = is_hardest(value, point)
+    assert hardest.tolist() == [False, True, True, True, False, False]
+    order = torch.tensor([5, 2, 0, 3, 1, 4])
+    assert is_hardest(value[order], point[order]).sum() == 3
+    assert is_hardest(value[:0], point[:0]).shape == (0,)
+
+
+def seen(count: int, pairs: int = 1):
+    return (torch.arange(NETWORKS) < count)[:, None].expand(-1, pairs)
+
+
+def test_what_is_gained_decides():
+    before = torch.full((NETWORKS, 3), -0.6)
+    gain = torch.tensor([0.0, 0.6 / OPTIMISM - 0.05, 0.6 / OPTIMISM + 0.05])
+    values = torch.where(seen(PROBES, 3), before + gain, before)
+    assert is_out_of_reach(before, values, seen(PROBES, 3)).tolist() == [True, True, False]
+
+
+def test_nothing_is_given_up_too_early_or_when_all_is_done():
+    before = torch.full((NETWORKS, 1), -0.6)
+    for count in (0, PROBES - 1, NETWORKS):
+        assert not is_out_of_reach(before, before, seen(count)).any()
+    assert is_out_of_reach(before, before, seen(PROBES)).all()
+
+
+def counted(monkeypatch):
+    """How many roots each method bounds."""
+    counts: dict[str, int] = {}
+    real = branch.Search.__post_init__
+
+    def count(self):
+        counts[self.method] = counts.get(self.method, 0) + len(self.known)
+        real(self)
+
+    monkeypatch.setattr(branch.Search, "__post_init__", count)
+    return counts
+
+
+def alike(networks: int, seed: int):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 4))
+    params = {name: 3 * value.detach() for name, value in net.named_parameters()}
+    widths = {name: torch.full_like(value, 0.001) for name, value in params.items()}
+    return cb.DiagonalGaussian(net, params, widths, input_shape=(6,)).predictor(networks, seed=0)
+
+
+def test_effort_is_saved_where_it_is_in_vain(monkeypatch):
+    predictor = alike(NETWORKS, 0)
+    x = torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
+    # The attack would take such points out of the way.
+    monkeypatch.setattr(_Batch, "_try", lambda *_: None)
+    counts = counted(monkeypatch)
+    found = cb.certify(predictor, x, eps=3.0, rule="best")
+    assert not found.certified.any()
+    assert counts == {"hull": 4 * PROBES, "crown": 4 * (NETWORKS - PROBES)}
+
+
+def test_it_is_not_saved_where_time_is_given(monkeypatch):
+    predictor = alike(3, 0)
+    x = torch.rand(2, 6, generator=torch.Generator().manual_seed(1))
+    monkeypatch.setattr(_Batch, "_try", lambda *_: None)
+    counts = counted(monkeypatch)
+    cb.certify(predictor, x, eps=3.0, rule="best", budget=0.1)
+    assert "crown" not in counts
+    assert counts["hull"] > 2 * 3
+
+
+def test_networks_without_activations_are_still_judged_together():
+    """There linear bounds are exact and nothing is gained by better ones, but one input cannot fool all networks."""
+    weight = torch.zeros(NETWORKS, 3, NETWORKS)
+    # Every network fears another input; on average each input does little. The second rival is a little easier.
+    weight[torch.arange(NETWORKS), 0, torch.arange(NETWORKS)] = 2.0
+    weight[:, 1] = -weight[:, 0]
+    weight[:, 2] = -0.9 * weight[:, 0]
+    nets = []
+    for each in weight:
+        net = nn.Linear(NETWORKS, 3)
+        with torch.no_grad():
+            net.weight.copy_(each)
+            net.bias.copy_(torch.tensor([0.85, -0.85, -0.85]))
+        nets.append(net)
+    predictor = cb.Samples.from_modules(nets).predictor(NETWORKS)
+    x = torch.zeros(1, NETWORKS)
+    ball = {"eps": 0.5, "norm": "l2"}
+    assert not cb.certify(predictor, x, rule="elided", bounds="crown", **ball).certified.any()
+    joint = cb.certify(predictor, x, rule="joint", **ball)
+    best = cb.certify(predictor, x, rule="best", **ball)
+    assert joint.certified.all()
+    assert best.certified.all()
