@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import ball, outward_box
+from certibayes.bounds import ball, ideal_box, outward_box
 from certibayes.certify import BOUNDS, logit_bounds, network_bounds
 from certibayes.certify.network_bounds import INTERMEDIATES, batch_for
 from certibayes.networks.samples import each
@@ -140,3 +141,14 @@ def test_hull_goes_through_networks_one_by_one(monkeypatch):
     monkeypatch.setattr(network_bounds, "each", one_by_one)
     logit_bounds(_predictor("relu"), outward_box(inputs("relu", 1, 0), 0.1), bounds="hull")
     assert seen == [False]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+def test_in_ideal_arithmetic_a_point_is_no_box_that_is_inverted(bounds):
+    """Ends that meet may cross by rounding, where nothing is rounded outwards."""
+    net = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 30), nn.ReLU(), nn.Linear(30, 5))
+    predictor = cb.Samples.from_modules([net]).predictor(1)
+    x = torch.rand(40, 20, generator=torch.Generator().manual_seed(0))
+    lower, upper = logit_bounds(predictor, ideal_box(x, 0.0), "ideal", bounds)
+    assert bool((lower <= upper).all())
+    assert float((upper - lower).max()) < 1e-5
