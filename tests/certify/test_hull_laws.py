@@ -11,8 +11,10 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.bounds import Box, ball
-from certibayes.certify.judge import Judge, Points, _Batch
+from certibayes.certify.batch import Batch
+from certibayes.certify.judge import Judge
 from certibayes.certify.network_bounds import logit_bounds
+from certibayes.certify.points import Points
 from certibayes.certify.refine import Refinement
 from certibayes.errors import UnsoundBounds
 from certibayes.prediction import Predictor
@@ -161,12 +163,12 @@ def test_tiny_and_huge_biases(bias, way):
 # What the rules are told
 
 
-def _batch(predictor: Predictor, x, eps: float, rule: str) -> _Batch:
+def _batch(predictor: Predictor, x, eps: float, rule: str) -> Batch:
     judge = Judge(predictor, "hull", rule, "outward", 0.0, 2**28, None)
     labels = predictor.predict(x)
     box = Box(x, torch.full_like(x, eps))
     points = Points(x, labels, labels, torch.full((len(x), 1), eps, dtype=torch.float64), box)
-    return _Batch(judge, points, *logit_bounds(predictor, box))
+    return Batch(judge, points, *logit_bounds(predictor, box))
 
 
 @law(5)

@@ -5,7 +5,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.certify import branch
-from certibayes.certify.judge import _Batch
+from certibayes.certify.batch import Batch
 from certibayes.certify.prospects import OPTIMISM, PROBES, is_hardest, is_out_of_reach
 
 NETWORKS = 10
@@ -65,7 +65,7 @@ def test_effort_is_saved_where_it_is_in_vain(monkeypatch):
     predictor = alike(NETWORKS, 0)
     x = torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
     # The attack would take such points out of the way.
-    monkeypatch.setattr(_Batch, "_try", lambda *_: None)
+    monkeypatch.setattr(Batch, "_try", lambda *_: None)
     counts = counted(monkeypatch)
     found = cb.certify(predictor, x, eps=3.0, rule="best")
     assert not found.certified.any()
@@ -75,7 +75,7 @@ def test_effort_is_saved_where_it_is_in_vain(monkeypatch):
 def test_it_is_not_saved_where_time_is_given(monkeypatch):
     predictor = alike(3, 0)
     x = torch.rand(2, 6, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(_Batch, "_try", lambda *_: None)
+    monkeypatch.setattr(Batch, "_try", lambda *_: None)
     counts = counted(monkeypatch)
     cb.certify(predictor, x, eps=3.0, rule="best", budget=0.1)
     assert "crown" not in counts

@@ -11,8 +11,9 @@ from torch import Tensor
 from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
 from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats, require_labels
 from certibayes.certify.certificate import Certificate
-from certibayes.certify.judge import ALL_RULES, Judge, Points
+from certibayes.certify.judge import ALL_RULES, Judge
 from certibayes.certify.network_bounds import BOUNDS, INTERMEDIATES, MEMORY
+from certibayes.certify.points import Points
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
 from certibayes.posteriors.storage import tensor_digest
