@@ -7,6 +7,7 @@ from torch import nn
 
 from certibayes.bounds import (
     IDEAL,
+    Box,
     ball,
     ideal_box,
     interval_bounds,
@@ -18,8 +19,11 @@ from certibayes.bounds import (
     outward,
     outward_box,
     registered,
+    registry,
 )
 from certibayes.bounds.linear import margin_specification
+from certibayes.bounds.registry import Rules
+from certibayes.bounds.relaxation import Backward
 from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import LeakyReLU, ReLU
 
@@ -193,7 +197,7 @@ def test_coefficients_of_the_caller_are_left_as_they_are():
         boxes = layer_boxes(network.graph, network.params, outward_box(x, 0.1), outward(torch.float32))
         mine = -torch.eye(6).expand(2, 6, 6).clone()
         with torch.no_grad():
-            linear_lower(network.graph, network.params, boxes, mine, outward(torch.float32))
+            linear_lower(network.graph, network.params, boxes, mine, outward(torch.float32), overwrite=True)
         assert torch.equal(mine, -torch.eye(6).expand(2, 6, 6))
 
 
@@ -207,8 +211,50 @@ def test_memory_that_is_used_again_changes_nothing(name, monkeypatch):
     kept: dict[str, torch.Tensor] = {}
     careful = linear_lower(graph, params, boxes, both, outward(torch.float32), observe=kept.__setitem__)
     assert kept
-    quick = linear_lower(graph, params, boxes, both, outward(torch.float32))
+    quick = linear_lower(graph, params, boxes, both, outward(torch.float32), overwrite=True)
     monkeypatch.setattr("certibayes.bounds.relaxation.PORTION", 2 * both[0].numel() * 10)
-    in_portions = linear_lower(graph, params, boxes, both, outward(torch.float32))
+    in_portions = linear_lower(graph, params, boxes, both, outward(torch.float32), overwrite=True)
     torch.testing.assert_close(quick, careful, rtol=0, atol=0)
     torch.testing.assert_close(in_portions, careful, rtol=1e-6, atol=1e-6)
+
+
+def test_rules_of_others_are_not_given_coefficients_to_overwrite(monkeypatch):
+    """A rule may hand one tensor to both of its inputs, whatever it says of it."""
+
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other, self.last = nn.Linear(4, 6), nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.one(x)) + torch.relu(self.other(x)))
+
+    def shared(operation, weights, step):
+        nothing = step.coefficients.new_zeros(step.coefficients.shape[:2])
+        return Backward((step.coefficients, step.coefficients), nothing, owned=True)
+
+    torch.manual_seed(0)
+    x = torch.rand(3, 4)
+    network = trace(Branches(), x[:1])
+    rounding = outward(torch.float32)
+    (operation,) = {type(node.operation) for node in network.graph.nodes if len(node.inputs) == 2}
+    rules = registered()[operation]
+    monkeypatch.setitem(registry._rules, operation, Rules(rules.interval, linear=shared))
+    boxes = layer_boxes(network.graph, network.params, outward_box(x, 0.1), rounding)
+    specification, _ = margin_specification(torch.tensor([0, 1, 2]), 3, torch.float32)
+    lower = [
+        linear_lower(network.graph, network.params, boxes, specification, rounding, overwrite=overwrite)
+        for overwrite in (False, True)
+    ]
+    torch.testing.assert_close(lower[0], lower[1], rtol=0, atol=0)
+
+
+def test_boxes_may_be_vmapped_with_the_same_weights():
+    graph, params = traced("relu", 0)
+    centres = torch.stack([inputs("relu", 3, 0), inputs("relu", 3, 1)])
+
+    def bound(centre):
+        return linear_bounds(graph, params, Box(centre, torch.full_like(centre, 0.1)), outward(torch.float32))[0]
+
+    together = torch.vmap(bound)(centres)
+    torch.testing.assert_close(together, torch.stack([bound(centre) for centre in centres]), rtol=1e-4, atol=1e-4)

@@ -61,6 +61,7 @@ def linear_lower(
     multipliers: Mapping[str, Tensor] | None = None,
     planes: PlanesByNode | None = None,
     observe: Callable[[str, Tensor], None] | None = None,
+    overwrite: bool = False,
 ) -> Tensor:
     """Bound linear functions of the network's outputs from below.
 
@@ -78,13 +79,17 @@ def linear_lower(
             coefficients on z (beta-CROWN; Wang et al., 2021).
         planes: above some units of ReLU nodes, by name; see ``bounds.planes``.
         observe: told the coefficients on each node's output, by name, and those on the input.
+        overwrite: whether coefficients may be overwritten on the way, which saves memory and with it time; not where
+            anything is differentiated or mapped. The caller's own are left alone.
 
     Returns:
         Lower bounds (B, S) in float64; in outward rounding they hold for the outputs of the float program, their
         differences taken exactly.
     """
     free = Free(slopes, multipliers or {}, planes or {})
-    ended = _backwards(graph, params, boxes, specification, rounding, free, observe, folded_only)
+    ended = _backwards(
+        graph, params, boxes, specification, rounding, free, observe, folded_only, overwrite and observe is None
+    )
     if folded_only and ended.folded is not None:
         return ended.folded
     result = ended.constant.total(least(ended.coefficients, ended.box, rounding))
@@ -155,6 +160,7 @@ def _backwards(
     free: Free,
     observe: Callable[[str, Tensor], None] | None = None,
     folded_only: bool = False,
+    overwrite: bool = False,
 ) -> Ended:
     """Carry coefficients from the outputs back to the input."""
     pending = {graph.nodes[-1].name: Arrived(specification)}
@@ -183,7 +189,8 @@ def _backwards(
         coefficients, unpaid, owned = pending.pop(node.name)
         inputs = tuple(boxes[name] for name in node.inputs)
         slope = free.slopes if isinstance(free.slopes, str) else free.slopes.get(node.name, "zero")
-        step = Step(coefficients, inputs, boxes[node.name], rounding, slope, owned and observe is None)
+        reuses = overwrite and rules_for(node.operation).reuses
+        step = Step(coefficients, inputs, boxes[node.name], rounding, slope, owned and reuses)
         if observe is not None:
             observe(node.name, coefficients)
         if node.name in free.planes:
@@ -202,7 +209,7 @@ def _backwards(
                 constant.add(paid_units(back.coefficients[0], inputs[0], rounding))
             back = back._replace(coefficients=(back.coefficients[0] - free.multipliers[node.name],))
         for name, arrived in zip(node.inputs, back.coefficients, strict=True):
-            travel(name, Arrived(arrived, 0 if back.paid else unpaid + 1, back.owned))
+            travel(name, Arrived(arrived, 0 if back.paid else unpaid + 1, back.owned and reuses))
         if node is graph.nodes[-1] and len(pending) == 1:
             # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
             folded = constant.total(least(*_only(pending, boxes), rounding))

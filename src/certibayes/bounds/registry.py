@@ -28,21 +28,28 @@ class Rules:
         interval: box in, box out.
         description: a few words for the table of supported layers.
         linear: coefficients on the output in, coefficients on the inputs out; None for interval bounds only.
+        reuses: whether the linear rule knows of ``Step.owned`` and tells ``Backward.owned``; others are neither given
+            coefficients to overwrite nor believed to have made their own.
     """
 
     interval: IntervalRule
     description: str = ""
     linear: LinearRule | None = None
+    reuses: bool = False
 
 
 _rules: dict[type[Operation], Rules] = {}
 
 
 def register(
-    operation: type[Operation], interval: IntervalRule, description: str = "", linear: LinearRule | None = None
+    operation: type[Operation],
+    interval: IntervalRule,
+    description: str = "",
+    linear: LinearRule | None = None,
+    reuses: bool = False,
 ) -> None:
-    """Give an operation its rules; a later registration of the same operation wins."""
-    _rules[operation] = Rules(interval, description, linear)
+    """Give an operation its rules, see ``Rules``; a later registration of the same operation wins."""
+    _rules[operation] = Rules(interval, description, linear, reuses)
 
 
 def rules_for(operation: Operation) -> Rules:

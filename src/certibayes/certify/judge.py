@@ -68,14 +68,17 @@ class Judge(Settings):
 
     def _best(self, batch: Batch, seconds: float | None) -> float:
         """Go from cheap means to costly ones, and return how long attacks and splitting took."""
+        spent = 0.0
         for method in BOUNDS[: min(2, BOUNDS.index(self.bounds) + 1)]:
             batch.tighten(method, batch.open)
             # The margins of the other rivals matter as well, less; too little to optimise for them.
             batch.tighten(method, torch.isfinite(batch.values[0]) & batch.open.any(-1, keepdim=True))
         if self.bounds == "hull":
             # An attack is cheaper than these bounds, which are not for points that fall to it.
+            began = time.monotonic()
             batch.attack()
-        spent, left = 0.0, int(batch.open.any(-1).sum())
+            spent = time.monotonic() - began
+        left = int(batch.open.any(-1).sum())
         for some in batch.in_parts(batch.open):
             count = len(some.attacked)
             spent += self._closely(some, None if seconds is None else (seconds - spent) * count / left)

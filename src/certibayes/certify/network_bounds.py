@@ -93,8 +93,10 @@ def logit_bounds(
 
     low, high, flags = _over_networks(by_intervals if bounds == "ibp" else by_lines, predictor, bounds != "hull")
     if not mode.outward:
-        # Where a box is all but a point, ends that are not rounded outwards may cross by a unit.
-        low, high = torch.minimum(low, high), torch.maximum(low, high)
+        # Where a box is all but a point, ends that are not rounded outwards may cross by some units.
+        units = 2**12 * torch.finfo(predictor.dtype).eps * (1 + low.abs() + high.abs())
+        crossed = (low > high) & (low - high <= units)
+        low, high = torch.where(crossed, high, low), torch.where(crossed, low, high)
     require_sound(flags, low <= high)
     return low, high
 
@@ -139,7 +141,8 @@ def margin_bounds(
         if bounds == "ibp":
             lower = linear_lower(graph, params, boxes, specification, mode, folded_only=True)
         elif bounds == "crown":
-            lower = linear_lower(graph, params, boxes, specification, mode)
+            # On a GPU this is mapped over networks.
+            lower = linear_lower(graph, params, boxes, specification, mode, overwrite=not specification.is_cuda)
         else:
             lower = optimised_lower(graph, params, boxes, specification, mode)
         return lower, sound

@@ -58,8 +58,8 @@ def certify_in_shards(
         eps: see ``certify``; here the same for all points.
         norm: see ``certify``.
         intermediates: see ``certify``.
-        budget: see ``certify``; for all shards together, also over several calls. Each has its share of what earlier
-            ones left, so how far a shard came depends on the machine; what it proved or broke does not.
+        budget: see ``certify``; for all shards together. Each has its share of what those before it left, also over
+            several calls, so how far a shard came depends on the machine; what it proved or broke does not.
         shard: points a shard.
         progress: called with (points done, all points).
         **settings: further arguments of ``certify``.

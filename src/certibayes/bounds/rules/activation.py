@@ -157,7 +157,13 @@ def sigmoidal(derivative: Any) -> LinearRule:
     return backward
 
 
-register(ops.ReLU, monotone(ulps=1, commutes_with_rounding=True), "nn.ReLU, F.relu, torch.relu", relu_backward)
+register(
+    ops.ReLU,
+    monotone(ulps=1, commutes_with_rounding=True),
+    "nn.ReLU, F.relu, torch.relu",
+    relu_backward,
+    reuses=True,
+)
 register(
     ops.LeakyReLU,
     monotone(ulps=4, commutes_with_rounding=True),

@@ -67,7 +67,7 @@ def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Back
     if step.rounding.outward:
         magnitude = functional.linear(step.magnitude(), weight.abs(), None if bias is None else bias.abs())
         constant = constant + paid(step, _error(magnitude, weight.shape[1], weight.shape[0], step.rounding))
-    return Backward((step.coefficients @ weight,), constant, owned=_overwritable(step))
+    return Backward((step.coefficients @ weight,), constant, owned=True)
 
 
 def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Backward:
@@ -93,12 +93,7 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
     into = functional.conv_transpose2d(
         flat, weight, None, operation.stride, operation.padding, rest, operation.groups, operation.dilation
     )
-    return Backward((into.unflatten(0, step.coefficients.shape[:2]),), constant, owned=_overwritable(step))
-
-
-def _overwritable(step: Step) -> bool:
-    """Tell whether a product may be overwritten: ideal bounds may be differentiated, and a GPU's may be mapped."""
-    return step.rounding.outward and not step.coefficients.is_cuda
+    return Backward((into.unflatten(0, step.coefficients.shape[:2]),), constant, owned=True)
 
 
 def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:
@@ -117,10 +112,11 @@ def _error(magnitude: Tensor, terms: int, uses: int, rounding: Rounding) -> Tens
     return magnitude.mul_(share).add_(2 * rounding.underflow)
 
 
-register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward)
+register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward, reuses=True)
 register(
     ops.Conv2d,
     conv2d_interval,
     "nn.Conv2d, F.conv2d (zero padding, any stride, dilation, groups)",
     conv2d_backward,
+    reuses=True,
 )

@@ -30,4 +30,5 @@ register(
     reshape_interval,
     "nn.Flatten, nn.Unflatten, flatten, view, reshape, squeeze, unsqueeze",
     reshape_backward,
+    reuses=True,
 )
