@@ -12,6 +12,9 @@ settings.load_profile("certibayes")
 # From the start, since fixtures of whole modules are made before the one below; and for programs that tests start.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+# Consoles would keep to the size of the terminal that tests were started from; tests give a width of their own.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
 
 
 @pytest.fixture(autouse=True)
