@@ -96,7 +96,7 @@ def dot(coefficients: Tensor, values: Tensor) -> Tensor:
     return torch.bmm(row, flat.transpose(1, 2)).squeeze(1)
 
 
-PORTION = 2**20
+PORTION = 2**19
 """Coefficients that a processor's cache holds. Fresh memory for all of them costs more than the arithmetic."""
 
 
