@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import certibayes as cb
+from benchmarks.certification import bare_products
 from benchmarks.setup import DOMAIN, IMAGES, NETWORKS, dense_predictor, digits, random_predictor
 from benchmarks.timing import medians
 from certibayes.bounds import outward_box
@@ -40,10 +41,7 @@ def rivals_of(y: Tensor) -> Tensor:
 def products(networks: list[dict[str, Tensor]], box: cb.bounds.Box, specification: Tensor, rounding: bool) -> None:
     for params in networks:
         first, second = params["1.weight"], params["3.weight"]
-        centre = functional.linear(box.centre, first, params["1.bias"])
-        radius = functional.linear(box.radius, first)
-        functional.linear(centre, second, params["3.bias"])
-        functional.linear(radius, second)
+        bare_products([params], box)
         if rounding:
             functional.linear(functional.linear(box.centre, first, params["1.bias"]), second, params["3.bias"])
         (specification @ second) @ first

@@ -94,8 +94,29 @@ class Trial:
         return {name: _plain(value) for name, value in vars(self).items()}
 
 
+class _Result:
+    """What the results of a trial have in common."""
+
+    labels: Tensor
+    trial: Trial
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.labels)
+
+    @property
+    def statement(self) -> str:
+        """What was proved, in words."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain lists, numbers and strings."""
+        fields = {name: _plain(value) for name, value in vars(self).items() if name != "trial"}
+        return {"statement": self.statement, **fields, "trial": self.trial.to_json()}
+
+
 @dataclass(frozen=True)
-class RobustProbability:
+class RobustProbability(_Result):
     """Bounds on the probability that a drawn network is robust at a point.
 
     Attributes:
@@ -113,10 +134,6 @@ class RobustProbability:
     upper: Tensor
     trial: Trial
 
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.labels)
-
     @property
     def statement(self) -> str:
         """What was proved, in words."""
@@ -130,13 +147,9 @@ class RobustProbability:
             "Nothing is said about the mean prediction, other radii or other kinds of change."
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        return _record(self)
-
 
 @dataclass(frozen=True)
-class PredictiveBounds:
+class PredictiveBounds(_Result):
     """Bounds on the worst-case predictive of a posterior, E_w[softmax f^w(x)] over the ball.
 
     Attributes:
@@ -155,10 +168,6 @@ class PredictiveBounds:
     upper: Tensor
     margins: Tensor
     trial: Trial
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.labels)
 
     @property
     def certified(self) -> Tensor:
@@ -224,11 +233,11 @@ class PredictiveBounds:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain lists, numbers and strings."""
-        return {**_record(self), "certified": self.certified.tolist()}
+        return {**super().to_json(), "certified": self.certified.tolist()}
 
 
 @dataclass(frozen=True)
-class FreshPredictorBounds:
+class FreshPredictorBounds(_Result):
     """Bounds on what a predictor with N freshly drawn weight samples does over the ball.
 
     Attributes:
@@ -251,10 +260,6 @@ class FreshPredictorBounds:
     confidence: float
     trial: Trial
 
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.labels)
-
     @property
     def statement(self) -> str:
         """What was proved, in words."""
@@ -271,10 +276,6 @@ class FreshPredictorBounds:
             "Nothing is said about weight samples that are already fixed; certify them instead."
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        return _record(self)
-
 
 def _largest(eps: Tensor) -> float:
     return float(eps.max()) if eps.numel() else 0.0
@@ -284,9 +285,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.tolist()
     return list(value) if isinstance(value, tuple) else value
-
-
-def _record(result: Any) -> dict[str, Any]:
-    """Everything a result holds, as plain lists, numbers and strings."""
-    fields = {name: _plain(value) for name, value in vars(result).items() if name != "trial"}
-    return {"statement": result.statement, **fields, "trial": result.trial.to_json()}

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
-from certibayes.bounds.relaxation import COEFFICIENT_UNITS, Backward, Step, dot, sum_error
+from certibayes.bounds.relaxation import COEFFICIENT_UNITS, Backward, Step, dot, dot_sizes, sum_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.rules.activation import monotone
 from certibayes.bounds.rules.transposed import transposed
@@ -86,7 +86,7 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
     # An input that several windows choose gets the sum of their coefficients, which may cancel.
     size = torch.where(chosen, windows(step.magnitude()), 0.0).sum(2)
     units = 2 * step.rounding.gamma(math.prod(kernel) + 8) + 2 * COEFFICIENT_UNITS * step.rounding.unit
-    cost = dot(step.coefficients.abs().flatten(3), size * units) * (1 + sum_error(size, step.rounding))
+    cost = dot_sizes(step.coefficients.flatten(3), size * units) * (1 + sum_error(size, step.rounding))
     return Backward((into,), constant - cost)
 
 
