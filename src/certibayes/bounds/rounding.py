@@ -133,11 +133,12 @@ LARGEST_BOUND = 2.0**100
 it no partial sum of the float program can overflow, in any order."""
 
 
-def within_range(box: Box) -> Tensor:
-    """Tell, as a 0-d tensor, whether a layer's box is not inverted and far from overflow; NaN is not."""
+def within_range(box: Box) -> tuple[Tensor, Tensor]:
+    """Tell of which points (B,) a layer's box is far from overflow, NaN is not, and whether any radius is negative."""
     # Extremes, not absolute values: nothing is allocated.
-    (low, high), (least, most) = box.centre.aminmax(), box.radius.aminmax()
-    return (low >= -LARGEST_BOUND) & (high <= LARGEST_BOUND) & (least >= 0) & (most <= LARGEST_BOUND)
+    (low, high), (least, most) = (end.flatten(1).aminmax(dim=1) for end in (box.centre, box.radius))
+    inside = (low >= -LARGEST_BOUND) & (high <= LARGEST_BOUND) & (most <= LARGEST_BOUND)
+    return inside, (least < 0).any()
 
 
 def outward(dtype: torch.dtype) -> Rounding:

@@ -1,22 +1,19 @@
-"""Certification rules: when do bounds on N networks prove the class of their mean?
+"""Certification rules: what do bounds on N networks prove about the class of their mean?
 
-Each rule takes bounds on the logits of every network, (N, B, C) in float64, and labels (B,), and returns a margin (B,):
-the class is proved where the margin exceeds what rounding of the predictor itself can take back.
+Each rule takes float64 bounds and labels (B,) and returns lower bounds on differences of probabilities, softmax_y -
+softmax_c, for every class c: the label is proved where all of them exceed what rounding of the predictor itself can
+take back. ``theorem1`` bounds the mean over networks, the others each network by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from certibayes.certify.softmax import log_sum_of_others, probability_bounds, relative_error
+from certibayes.certification.softmax import log_sum_of_others, probability_bounds, relative_error
 
 Means = tuple[Tensor, Tensor]
-"""Lower and upper bounds on the mean probability of every class; a rule takes them where they are known already."""
-
-Rule = Callable[[Tensor, Tensor, Tensor, Means | None], Tensor]
+"""Lower and upper bounds on the mean probability of every class, (B, C) each."""
 
 
 def _is_label(labels: Tensor, classes: int) -> Tensor:
@@ -29,13 +26,17 @@ def mean_probability_bounds(lower: Tensor, upper: Tensor) -> Means:
     return lowest.mean(0), highest.mean(0)
 
 
-def theorem1(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None = None) -> Tensor:
-    """Theorem 1 of the paper: the mean lower bound of the label against each rival's mean upper bound."""
-    lowest, highest = mean_probability_bounds(lower, upper) if means is None else means
-    is_label = _is_label(labels, lower.shape[-1])
-    own = lowest.masked_fill(~is_label, -torch.inf).amax(-1)
-    rival = highest.masked_fill(is_label, -torch.inf).amax(-1)
-    return own - rival
+def theorem1_differences(lowest: Tensor, highest: Tensor, labels: Tensor) -> Tensor:
+    """Theorem 1 of the paper: the mean lower bound of the label against each rival's mean upper bound, (B, C).
+
+    Args:
+        lowest: lower bounds on the mean probability of every class, (B, C).
+        highest: upper bounds.
+        labels: (B,).
+    """
+    is_label = _is_label(labels, lowest.shape[-1])
+    own = lowest.masked_fill(~is_label, -torch.inf).amax(-1, keepdim=True)
+    return (own - highest).masked_fill(is_label, torch.inf)
 
 
 def pairwise_values(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
@@ -85,25 +86,3 @@ def elided_values(margins: Tensor, upper_margins: Tensor, labels: Tensor) -> Ten
     value = margins.sign() * (1 - ratio) / (1 + ratio + rest)
     lost = 2 * relative_error(margins.masked_fill(is_label, 0.0), upper_margins.masked_fill(is_label, 0.0))
     return (value - lost).masked_fill(is_label, torch.inf)
-
-
-def margin_of(values: Tensor) -> Tensor:
-    """Mean over networks, and the rival that comes closest: (N, B, C) -> (B,)."""
-    return values.mean(0).amin(-1)
-
-
-def pairwise(lower: Tensor, upper: Tensor, labels: Tensor, means: Means | None = None) -> Tensor:
-    """For each rival c, the mean over networks of the smallest softmax_y - softmax_c over the box of logits.
-
-    Never worse than ``theorem1``, which lets y and c see different corners.
-    """
-    return margin_of(pairwise_values(lower, upper, labels))
-
-
-RULES: dict[str, Rule] = {"theorem1": theorem1, "pairwise": pairwise}
-"""Rules that need bounds on logits alone."""
-
-MARGIN_RULES = ("elided", "joint", "best")
-"""Rules that need bounds on margins as well: ``elided`` takes, for each network and rival, the better of
-``pairwise_values`` and ``elided_values``; ``joint`` has one input for all networks (``certify.joint``); ``best`` begins
-with cheap bounds and goes on to costly ones where it must."""

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, linear_bounds, linear_lower, within_range
+from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, within_range
 from certibayes.bounds.intermediate import crown_boxes
-from certibayes.bounds.linear import Boxes
-from certibayes.bounds.optimise import MOST_PLANES, optimised_bounds, optimised_lower
+from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
+from certibayes.bounds.optimize import MOST_PLANES, optimized_bounds, optimized_lower
 from certibayes.bounds.planes import planed_layers
 from certibayes.errors import UnsoundBounds
-from certibayes.networks import Node, Params, direct_sums
+from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.networks.operations import Reshape
 from certibayes.networks.samples import each
 from certibayes.prediction import Predictor
 
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
-"""From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimised slopes, and with
+"""From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
 planes over the hulls of ReLU units as well."""
 
 INTERMEDIATES = ("ibp", "crown")
@@ -52,10 +53,11 @@ def logit_bounds(
         memory: bytes that linear bounds may take; they go through the points in parts where they must.
 
     Returns:
-        Lower and upper ends in float64, (N, B, C).
+        Lower and upper ends in float64, (N, B, C); infinite for a network and point for which any layer came close to
+        overflow, so that nothing is known.
 
     Raises:
-        UnsoundBounds: they are not finite, or inverted.
+        UnsoundBounds: finite bounds are inverted, which no sound rule can make them.
     """
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
@@ -68,37 +70,41 @@ def logit_bounds(
         return torch.cat(lows, 1), torch.cat(highs, 1)
 
     def by_intervals(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        sound = torch.ones((), dtype=torch.bool, device=predictor.device)
+        ranges = Ranges.start(box)
 
         def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
             # Looked at as it passes: to keep the boxes of all layers would cost more than the arithmetic.
-            nonlocal sound
-            if not isinstance(node.operation, Reshape):
-                sound = sound & within_range(output)
+            nonlocal ranges
+            ranges = ranges.seen(node, output)
             return output
 
-        return (*interval_bounds(graph, params, box, mode, watch).ends(), sound)
+        return (*interval_bounds(graph, params, box, mode, watch).ends(), *ranges)
 
-    def by_lines(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, sound = known_boxes(predictor, params, box, rounding, intermediates)
+    def by_linear_bounds(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates)
+        bounder = LinearBounder(graph, params, boxes, mode)
         if bounds == "crown":
-            lower, upper = linear_bounds(graph, params, box, mode, boxes=boxes)
+            lower, upper = output_bounds(graph, boxes, bounder.lower, mode)
         else:
-            lower, upper = optimised_bounds(graph, params, boxes, mode, hull=bounds == "hull")
+            lower, upper = optimized_bounds(bounder, hull=bounds == "hull")
         if intermediates == "crown":
             # Those boxes are rounded once more, so where they gain nothing they are a little wider than intervals.
-            low, high, _ = by_intervals(params)
+            low, high, *_ = by_intervals(params)
             lower, upper = torch.maximum(lower, low.flatten(1)), torch.minimum(upper, high.flatten(1))
-        return lower, upper, sound
+        return lower, upper, *ranges
 
-    low, high, flags = _over_networks(by_intervals if bounds == "ibp" else by_lines, predictor, bounds != "hull")
+    bound = by_intervals if bounds == "ibp" else by_linear_bounds
+    low, high, known, inverted = _over_networks(bound, predictor, bounds != "hull")
+    low, high = low.flatten(2), high.flatten(2)
     if not mode.outward:
         # Where a box is all but a point, ends that are not rounded outwards may cross by some units.
         units = 2**12 * torch.finfo(predictor.dtype).eps * (1 + low.abs() + high.abs())
         crossed = (low > high) & (low - high <= units)
         low, high = torch.where(crossed, high, low), torch.where(crossed, low, high)
-    require_sound(flags, low <= high)
-    return low, high
+    known = known[..., None] & torch.isfinite(low) & torch.isfinite(high)
+    known = known.all(-1, keepdim=True)
+    _require_upright(~inverted, (low <= high) | ~known)
+    return low.masked_fill(~known, -torch.inf), high.masked_fill(~known, torch.inf)
 
 
 @torch.no_grad()
@@ -123,45 +129,77 @@ def margin_bounds(
         intermediates: one of ``INTERMEDIATES``.
 
     Returns:
-        Lower bounds in float64, (N, B, K).
+        Lower bounds in float64, (N, B, K); -inf where nothing is known.
 
     Raises:
-        UnsoundBounds: they are not finite.
+        UnsoundBounds: a layer's finite bounds are inverted.
     """
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
-    every = torch.arange(graph.classes, device=labels.device)
-    specification = (every == labels[:, None, None]).to(predictor.dtype) - (every == rivals[..., None]).to(
-        predictor.dtype
-    )
-    specification = specification.view(*rivals.shape, *graph.output_shape)
+    specification = margin_coefficients(graph, labels[:, None], rivals, predictor.dtype)
 
-    def bound(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        boxes, sound = known_boxes(predictor, params, box, rounding, intermediates)
+    def bound(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates)
+        # On a GPU this is mapped over networks, and nothing is overwritten.
+        bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and not specification.is_cuda)
         if bounds == "ibp":
-            lower = linear_lower(graph, params, boxes, specification, mode, folded_only=True)
+            lower = bounder.elided(specification)
         elif bounds == "crown":
-            # On a GPU this is mapped over networks.
-            lower = linear_lower(graph, params, boxes, specification, mode, overwrite=not specification.is_cuda)
+            lower = bounder.lower(specification)
         else:
-            lower = optimised_lower(graph, params, boxes, specification, mode)
-        return lower, sound
+            lower = optimized_lower(bounder, specification)
+        return lower, *ranges
 
-    lows, flags = _over_networks(bound, predictor)
-    require_sound(flags, torch.isfinite(lows))
-    return lows
+    lower, known, inverted = _over_networks(bound, predictor)
+    _require_upright(~inverted)
+    return torch.where(known[..., None] & torch.isfinite(lower), lower, -torch.inf)
 
 
-def known_boxes(
+def margin_coefficients(graph: Graph, labels: Tensor, rivals: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the coefficients of z_y - z_c on the outputs, (..., *output_shape), for labels and rivals that broadcast."""
+    every = torch.arange(graph.classes, device=rivals.device)
+    own, rival = every == labels[..., None], every == rivals[..., None]
+    difference = own.to(dtype) - rival.to(dtype)
+    return difference.view(*difference.shape[:-1], *graph.output_shape)
+
+
+class Ranges(NamedTuple):
+    """What the boxes of all layers seen so far say about a batch of points.
+
+    Attributes:
+        known: where all of them are far from overflow, (B,); NaN is not. Overflow can hide behind a bounded activation.
+        inverted: whether any radius is negative, ().
+    """
+
+    known: Tensor
+    inverted: Tensor
+
+    @staticmethod
+    def start(box: Box) -> Ranges:
+        """Return what no layer says."""
+        known = torch.ones(len(box.centre), dtype=torch.bool, device=box.centre.device)
+        return Ranges(known, torch.zeros((), dtype=torch.bool, device=box.centre.device))
+
+    def seen(self, node: Node, output: Box) -> Ranges:
+        """Take in the box of a layer."""
+        if isinstance(node.operation, Reshape):
+            return self
+        inside, inverted = within_range(output)
+        return Ranges(self.known & inside, self.inverted | inverted)
+
+
+def intermediate_boxes(
     predictor: Predictor, params: Params, box: Box, rounding: str, intermediates: str
-) -> tuple[Boxes, Tensor]:
-    """Return the boxes of every layer of one network, and whether all of them are far from overflow."""
+) -> tuple[Boxes, Ranges]:
+    """Return the boxes of every layer of one network, and what they say about overflow."""
     mode = by_name(rounding, predictor.dtype)
     boxes = layer_boxes(predictor.graph, params, box, mode)
-    sound = _sound(predictor, boxes)
+    ranges = Ranges.start(box)
+    for node in predictor.graph.nodes:
+        ranges = ranges.seen(node, boxes[node.name])
     if intermediates == "crown":
         boxes = crown_boxes(predictor.graph, params, boxes, mode)
-    return boxes, sound
+    return boxes, ranges
 
 
 def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = "crown") -> int:
@@ -190,21 +228,10 @@ def _over_networks(
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
-def _sound(predictor: Predictor, boxes: Boxes) -> Tensor:
-    """Tell whether every layer's box is far from overflow; it can hide behind a bounded activation."""
-
-    def matters(node: Node) -> bool:
-        return not isinstance(node.operation, Reshape)
-
-    checks = [within_range(boxes[node.name]) for node in predictor.graph.nodes if matters(node)]
-    return torch.stack(checks).all() if checks else torch.ones((), dtype=torch.bool, device=predictor.device)
-
-
-def require_sound(*flags: Tensor) -> None:
+def _require_upright(*flags: Tensor) -> None:
     """Raise unless all flags hold."""
     if not all(bool(flag.all()) for flag in flags):
         raise UnsoundBounds(
-            "the bounds are NaN, infinite or inverted, or close to it, so nothing can be proved. Most likely the "
-            "weights or the radius are so large that intervals explode; try a smaller eps, or look at the widths of "
-            "the posterior."
+            "a lower bound lies above its upper bound, so nothing can be proved. This is a mistake in a rule; if you "
+            "registered one of your own, look there first, else please report it with the network."
         )

@@ -23,26 +23,14 @@ from torch import Tensor
 
 from certibayes.bounds import Box
 from certibayes.bounds.ascent import Freedom, climb
-from certibayes.bounds.linear import least
+from certibayes.bounds.linear import LinearFunction, concretize
 from certibayes.bounds.relaxation import dot
-from certibayes.certify.softmax import relative_error
+from certibayes.certification.softmax import relative_error
 
 STEPS = 60
 
 RATE = 0.05
 """Of ascent; the slopes of h are at most 1/2 for two classes, and less for more."""
-
-
-class Lines(NamedTuple):
-    """Linear lower bounds on the margins of N networks over P boxes, m >= A x + d.
-
-    Attributes:
-        coefficients: A, (N, P, *input_shape).
-        offsets: d, float64 (N, P).
-    """
-
-    coefficients: Tensor
-    offsets: Tensor
 
 
 class Others(NamedTuple):
@@ -78,35 +66,35 @@ def offset_of(slope: Tensor, low: Tensor, high: Tensor, others: Others) -> Tenso
 
 
 @torch.no_grad()
-def joint_values(lines: Lines, margins: Tensor, others: Others, box: Box, steps: int = STEPS) -> Tensor:
+def joint_values(functions: LinearFunction, margins: Tensor, others: Others, box: Box, steps: int = STEPS) -> Tensor:
     """Bound the mean of softmax_y - softmax_c over all networks from below, for each box, float64 (P,).
 
     Args:
-        lines: bounds on the margins.
+        functions: linear lower bounds on the margins of N networks over P boxes, m >= A x + d: (N, P, *input_shape), (N, P).
         margins: best known lower bounds on them, float64 (N, P).
         others: what the other classes add.
         box: (P, *input_shape).
         steps: of ascent.
     """
-    exact, coefficients = _double(box), lines.coefficients.double()
-    # A line may fall below what is known of the margin, but h of what is known holds all the same.
-    high = torch.maximum(margins, lines.offsets - least(-coefficients.transpose(0, 1), exact).T)
+    exact, coefficients = _double(box), functions.coefficients.double()
+    # A function may fall below what is known of the margin, but h of what is known holds all the same.
+    high = torch.maximum(margins, functions.offset - concretize(-coefficients.transpose(0, 1), exact).T)
 
     def together(slopes: Tensor, each: Tensor) -> Tensor:
         return torch.einsum("np,np...->p...", slopes, each)[:, None]
 
     def total(slopes: Tensor) -> Tensor:
-        constants = slopes * lines.offsets + offset_of(slopes, margins, high, others)
-        return least(together(slopes, coefficients), exact)[:, 0] + constants.sum(0)
+        constants = slopes * functions.offset + offset_of(slopes, margins, high, others)
+        return concretize(together(slopes, coefficients), exact)[:, 0] + constants.sum(0)
 
     start = Freedom({"slopes": torch.zeros_like(margins)}, RATE, top=None)
     (found,) = climb(lambda groups: total(groups[0]["slopes"]).sum(), [start], steps)
     slopes = found["slopes"]
     # What float64 loses: in h, whose size is at most 1, in its lines, and in the sums over networks and inputs.
     lost = relative_error(margins[..., None], high[..., None]).squeeze(-1) + len(margins) * 2.0**-50
-    lost = lost + slopes * (lines.offsets.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
+    lost = lost + slopes * (functions.offset.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
     # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not, nor how far
-    # rounding may have moved an input out of its ball, which ``least`` leaves out in exact arithmetic.
+    # rounding may have moved an input out of its ball, which ``concretize`` leaves out in exact arithmetic.
     off = (exact.centre.abs() + exact.radius) * 2.0**-38
     off = off if exact.ball is None else off + exact.ball.slack * (1 + 2.0**-38)
     return (total(slopes) - lost.sum(0) - dot(together(slopes, coefficients.abs()), off)[:, 0]) / len(margins)

@@ -2,7 +2,7 @@
 
 A ReLU whose input may have either sign is what linear bounds lose by. On a branch where its sign is fixed it loses
 nothing, and the smallest bound of all branches holds for the whole box. Leaves below the wanted margin are split and
-bounded again with optimised slopes and planes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
+bounded again with optimized slopes and planes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
 al., 2021; Bunel et al., 2020). It can be stopped at any time; what is proved stays proved.
 
 Which activation to split: the linear bound of a leaf has its minimum at a corner x* of the box. What the network
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -21,11 +22,13 @@ from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
 from certibayes.bounds.cut import lowest_point
-from certibayes.bounds.linear import Boxes, linear_line
-from certibayes.bounds.optimise import HULL_STEPS, MOST_PLANES, Relaxation, ascend, begin, bound_with
-from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
+from certibayes.bounds.linear import Boxes, LinearBounder, LinearFunction
+from certibayes.bounds.optimize import HULL_STEPS, MOST_PLANES, ascend, start_relaxation
+from certibayes.bounds.optimize import STEPS as ALPHA_STEPS
 from certibayes.bounds.planes import Planes, plane_values, planed_layers
-from certibayes.certify.network_bounds import MEMORY
+from certibayes.bounds.relaxation import Relaxation
+from certibayes.certification.clock import Ended, never
+from certibayes.certification.network_bounds import MEMORY
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import (
@@ -58,20 +61,20 @@ LEAVES_ON_GPU = 256
 
 COPIES = 90
 """About how many numbers the ascent on a leaf holds for each value of the network: slopes, their moments and gradients,
-and coefficients on the way back."""
+and coefficients of the backward pass."""
 
 COPIES_OF_SHARES = 20
 """The same for each share of a plane."""
 
 
-class Method(NamedTuple):
+class Root(NamedTuple):
     """How roots are bounded, before anything is split: whether with planes, and how many steps of ascent."""
 
     hull: bool
     steps: int
 
 
-METHODS = {"crown": Method(False, 0), "alpha-crown": Method(False, ALPHA_STEPS), "hull": Method(True, HULL_STEPS)}
+ROOTS = {"crown": Root(False, 0), "alpha-crown": Root(False, ALPHA_STEPS), "hull": Root(True, HULL_STEPS)}
 
 LINEAR = (
     AdaptiveAvgPool2d, Add, AvgPool2d, BatchNorm, Conv2d, Divide, Linear, Multiply, Normalize, Reshape, Shift, Subtract,
@@ -106,47 +109,32 @@ class Leaves(NamedTuple):
         return Leaves(*(column[which] for column in self))
 
 
-@dataclass
-class Search:
-    """The trees of several problems for one network.
+class Grown(NamedTuple):
+    """Leaves that were bounded, the corner of the box where the bound of each is smallest, and for roots A and d."""
+
+    leaves: Leaves
+    corner: Tensor
+    function: LinearFunction | None = None
+
+
+class Trees(NamedTuple):
+    """What a search knows about its P problems so far.
 
     Attributes:
-        graph: the network.
-        params: its parameters and buffers.
-        boxes: of every node for every point, (B, ...), from ``layer_boxes``.
-        point: whose boxes each problem has, (P,).
-        specification: coefficients of each problem's margin on the outputs, (P, 1, *output_shape).
-        rounding: of the program that runs.
-        known: lower bounds that are known already, float64 (P,).
-        method: one of ``METHODS``, for the roots.
-        ended: tells when to stop; what is not bounded by then keeps its known bound.
-        memory: bytes for the leaves that are bounded at once.
+        known: lower bounds that were known before, float64 (P,).
+        leaves: of all trees.
+        smallest: smallest margin that the network was seen to have, float64 (P,); infinite where it was not looked at.
+        worst_inputs: where, (P, *input_shape).
+        coefficients: A of a linear function of the input below the margin, A x + d, (P, *input_shape).
+        offsets: d, float64 (P,).
     """
 
-    graph: Graph
-    params: Params
-    boxes: Boxes
-    point: Tensor
-    specification: Tensor
-    rounding: Rounding
     known: Tensor
-    method: str = "hull"
-    ended: Callable[[], bool] = lambda: False
-    memory: int = MEMORY
-
-    def __post_init__(self) -> None:
-        self.relus = _splittable(self.graph)
-        self.sizes = [torch.Size(node.shape).numel() for node in self.relus]
-        count, device = len(self.known), self.known.device
-        signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
-        roots = torch.arange(count, device=device)
-        self.smallest_found = torch.full_like(self.known, torch.inf)
-        self.worst_inputs = self.boxes[INPUT].centre[self.point]
-        # Linear functions of the input that bound the margins of the roots.
-        self.line_coefficients, self.line_offsets = torch.zeros_like(self.worst_inputs), self.known.clone()
-        nothing = torch.zeros_like(self.known)
-        unknown = Leaves(roots, signs, self.known, torch.zeros_like(roots), nothing, self.smallest_found)
-        self.leaves = self._in_parts(unknown, lambda part: self._bounded(part.problem, part.signs, part.bound, True))
+    leaves: Leaves
+    smallest: Tensor
+    worst_inputs: Tensor
+    coefficients: Tensor
+    offsets: Tensor
 
     @property
     def bounds(self) -> Tensor:
@@ -157,64 +145,137 @@ class Search:
 
     def open(self, wanted: Tensor) -> Tensor:
         """Tell which leaves have to be split for margins that are ``wanted`` of each problem, (P,)."""
-        target = torch.minimum(wanted, self.smallest_found - CLOSE)
+        target = torch.minimum(wanted, self.smallest - CLOSE)
         return (self.leaves.bound < target[self.leaves.problem]) & (self.leaves.loss > 0)
 
-    def advance(self, wanted: Tensor, ended: Callable[[], bool] = lambda: False) -> None:
-        """Split every open leaf once, or as many as there is time for."""
-        self.ended = ended
-        chosen = self.open(wanted)
-        if not bool(chosen.any()):
-            return
-        grown = self._in_parts(self.leaves.take(chosen), self._split, children=2)
-        self.leaves = _joined([self.leaves.take(~chosen), grown])
+    def with_inputs(self, problem: Tensor, found: Tensor, inputs: Tensor) -> Trees:
+        """Take in what the network gives at some inputs, (L, *input_shape)."""
+        smallest = self.smallest.scatter_reduce(0, problem, found, "amin")
+        closest = (found == smallest[problem]).nonzero().squeeze(-1)
+        worst = self.worst_inputs.clone()
+        worst[problem[closest]] = inputs[closest]
+        return self._replace(smallest=smallest, worst_inputs=worst)
 
-    def _in_parts(self, leaves: Leaves, work: Callable[[Leaves], Leaves], children: int = 1) -> Leaves:
-        """Do some work on all leaves, as many at once as is good, until time is over."""
-        most = LEAVES_ON_GPU if self.known.is_cuda else LEAVES
+
+@dataclass(frozen=True)
+class Search:
+    """Problems of one network: what is asked; what is found is in ``Trees``.
+
+    Attributes:
+        graph: the network.
+        params: its parameters and buffers.
+        boxes: of every node for every point, (B, ...), from ``layer_boxes``.
+        point: whose boxes each problem has, (P,).
+        specification: coefficients of each problem's margin on the outputs, (P, 1, *output_shape).
+        rounding: of the program that runs.
+        memory: bytes for the leaves that are bounded at once.
+    """
+
+    graph: Graph
+    params: Params
+    boxes: Boxes
+    point: Tensor
+    specification: Tensor
+    rounding: Rounding
+    memory: int = MEMORY
+
+    @cached_property
+    def relus(self) -> list[Node]:
+        """The activations that may be split."""
+        return _splittable(self.graph)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many units each of them has; H in all."""
+        return [torch.Size(node.shape).numel() for node in self.relus]
+
+    def begin(self, known: Tensor, bounds: str, ended: Ended = never) -> Trees:
+        """Bound the roots.
+
+        Args:
+            known: lower bounds that are known already, float64 (P,).
+            bounds: one of ``ROOTS``.
+            ended: tells when to stop; what is not bounded by then keeps its known bound.
+        """
+        count, device = len(known), known.device
+        signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
+        roots, nothing = torch.arange(count, device=device), torch.zeros_like(known)
+        unseen = torch.full_like(known, torch.inf)
+        leaves = Leaves(roots, signs, known, torch.zeros_like(roots), nothing, unseen)
+        middle = self.boxes[INPUT].centre[self.point]
+        trees = Trees(known, leaves, unseen, middle, torch.zeros_like(middle), known)
+        return self._in_parts(trees, leaves, lambda part: self._root(part, ROOTS[bounds]), ended)
+
+    def advance(self, trees: Trees, wanted: Tensor, ended: Ended = never) -> Trees:
+        """Split every leaf once that is open for margins ``wanted`` of each problem, (P,), as long as there is time."""
+        chosen = trees.open(wanted)
+        if not bool(chosen.any()):
+            return trees
+        grown = self._in_parts(trees, trees.leaves.take(chosen), self._children, ended, children=2)
+        return grown._replace(leaves=_joined([trees.leaves.take(~chosen), grown.leaves]))
+
+    def _in_parts(
+        self, trees: Trees, leaves: Leaves, work: Callable[[Leaves], Grown], ended: Ended, children: int = 1
+    ) -> Trees:
+        """Return what is known after some work on leaves, as many at once as is good; they become its leaves."""
+        most = LEAVES_ON_GPU if trees.known.is_cuda else LEAVES
         at_once = max(1, min(most, self.memory // (children * self._bytes_of_leaf)))
-        parts = torch.arange(len(leaves.problem), device=self.known.device).split(at_once)
-        return _joined([leaves.take(part) if self.ended() else work(leaves.take(part)) for part in parts])
+        done = []
+        for part in torch.arange(len(leaves.problem), device=trees.known.device).split(at_once):
+            some = leaves.take(part)
+            if ended():
+                done.append(some)
+                continue
+            grown = work(some)
+            done.append(grown.leaves)
+            trees = trees.with_inputs(grown.leaves.problem, grown.leaves.found, grown.corner)
+            if grown.function is not None:
+                coefficients, offsets = trees.coefficients.clone(), trees.offsets.clone()
+                coefficients[some.problem], offsets[some.problem] = (t[:, 0] for t in grown.function)
+                trees = trees._replace(coefficients=coefficients, offsets=offsets)
+        return trees._replace(leaves=_joined(done))
 
     @property
     def _bytes_of_leaf(self) -> int:
-        """About what the ascent on one leaf takes: what it is free to choose, moments and slopes, and a way back."""
+        """About what the ascent on one leaf takes: what it is free to choose, moments and slopes, and a backward pass."""
         values = sum(torch.Size(node.shape).numel() for node in self.graph.nodes)
         fed = [layer.weights(self.params)["weight"].shape[1] for layer in planed_layers(self.graph).values()]
         return self.specification.element_size() * (COPIES * values + COPIES_OF_SHARES * MOST_PLANES * sum(fed))
 
-    def _split(self, leaves: Leaves) -> Leaves:
-        """Return the two children of every leaf."""
+    def _root(self, leaves: Leaves, how: Root) -> Grown:
+        """Bound roots, and find the linear functions below their margins."""
+        bounder, specification = self._bounder(leaves), self.specification[leaves.problem]
+        chosen = ascend(bounder, specification, start_relaxation(bounder, specification, how.hull, {}), how.steps)
+        return self._bounded(bounder, leaves, chosen)._replace(function=bounder.function(specification, chosen))
+
+    def _children(self, leaves: Leaves) -> Grown:
+        """Bound the two children of every leaf."""
         both = []
         for sign in (1, -1):
             signs = leaves.signs.clone()
             signs.scatter_(1, leaves.choice[:, None], torch.full_like(leaves.signs[:, :1], sign))
-            both.append(signs)
-        return self._bounded(leaves.problem.repeat(2), torch.cat(both), leaves.bound.repeat(2))
+            both.append(leaves._replace(signs=signs))
+        children = _joined(both)
+        bounder, specification = self._bounder(children), self.specification[children.problem]
+        fixed = {name: sign[:, None].to(specification.dtype) for name, sign in self._by_node(children.signs).items()}
+        chosen = ascend(bounder, specification, start_relaxation(bounder, specification, True, fixed), STEPS)
+        return self._bounded(bounder, children, chosen)
 
-    def _bounded(self, problem: Tensor, signs: Tensor, known: Tensor, is_root: bool = False) -> Leaves:
-        """Bound leaves with an optimised relaxation; ``known`` are bounds that hold for them already."""
-        boxes, specification = self._boxes(problem, signs), self.specification[problem]
-        sign = {name: s[:, None].to(specification.dtype) for name, s in self._by_node(signs).items()}
-        sign = {} if is_root else sign
-        network = self.graph, self.params, boxes, specification
-        hull, steps = METHODS[self.method] if is_root else Method(True, STEPS)
-        chosen = ascend(*network, begin(*network, hull, sign), sign, steps)
-        coefficients: dict[str, Tensor] = {}
-        bound = bound_with(
-            chosen, *network, self.rounding, sign, observe=lambda name, c: coefficients.update({name: c[:, 0]})
-        )[:, 0]
-        if is_root:
-            line, offset = linear_line(*network, self.rounding, chosen.slopes, planes=chosen.planes)
-            self.line_coefficients[problem], self.line_offsets[problem] = line[:, 0], offset[:, 0]
-        corner = lowest_point(coefficients[INPUT], boxes[INPUT])
-        losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
+    def _bounder(self, leaves: Leaves) -> LinearBounder:
+        boxes = self._boxes(leaves.problem, leaves.signs)
+        return LinearBounder(self.graph, self.params, boxes, self.rounding)
+
+    def _bounded(self, bounder: LinearBounder, leaves: Leaves, chosen: Relaxation) -> Grown:
+        """Bound leaves, whose own bounds hold already, with a relaxation that was chosen for them."""
+        lower, coefficients = bounder.lower_with_coefficients(self.specification[leaves.problem], chosen)
+        on = {name: c[:, 0] for name, c in coefficients.items()}
+        corner = lowest_point(on[INPUT], bounder.boxes[INPUT])
+        losses, found = self._losses(corner, bounder, leaves, on, chosen)
         # Without activations to split there is no largest loss.
-        loss, choice = losses.max(1) if self.relus else (torch.zeros_like(found), torch.zeros_like(problem))
-        self.smallest_found = self.smallest_found.scatter_reduce(0, problem, found, "amin")
-        closest = (found == self.smallest_found[problem]).nonzero().squeeze(-1)
-        self.worst_inputs[problem[closest]] = corner[closest]
-        return Leaves(problem, signs, torch.maximum(bound, known), choice, loss, found)
+        loss, choice = losses.max(1) if self.relus else (torch.zeros_like(found), torch.zeros_like(leaves.problem))
+        # A bound that is no number says nothing, and what held before still holds.
+        bound = torch.maximum(torch.where(torch.isfinite(lower[:, 0]), lower[:, 0], -torch.inf), leaves.bound)
+        return Grown(leaves._replace(bound=bound, choice=choice, loss=loss, found=found), corner)
 
     def _by_node(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut (L, H) into (L, *shape) for each ReLU."""
@@ -245,13 +306,14 @@ class Search:
     def _losses(
         self,
         corner: Tensor,
-        boxes: Boxes,
-        specification: Tensor,
+        bounder: LinearBounder,
+        leaves: Leaves,
         coefficients: dict[str, Tensor],
         chosen: Relaxation,
-        signs: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """Return what each relaxation loses at a corner, (L, H), and the margin of the network there, (L,)."""
+        boxes, specification, slopes = bounder.boxes, self.specification[leaves.problem], chosen.slopes
+        assert not isinstance(slopes, str)
         values: dict[str, Tensor] = {INPUT: corner}
 
         def remember(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -267,10 +329,10 @@ class Search:
             above = (high / (high - low).clamp(min=1e-30)) * (z - low)
             if node.name in chosen.planes:
                 above = self._under_planes(above, node, chosen.planes[node.name], boxes, values)
-            line = torch.where(c > 0, chosen.slopes[node.name][:, 0] * z, above)
+            line = torch.where(c > 0, slopes[node.name][:, 0] * z, above)
             loss = c * (z.clamp(min=0) - line)
             losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
-        return torch.cat(losses, 1).masked_fill(signs != 0, 0.0).clamp(min=0.0), margin.double()
+        return torch.cat(losses, 1).masked_fill(leaves.signs != 0, 0.0).clamp(min=0.0), margin.double()
 
     def _under_planes(
         self, above: Tensor, node: Node, planes: Planes, boxes: Boxes, values: dict[str, Tensor]

@@ -1,0 +1,65 @@
+"""How much time is left for what a budget pays for: attacks and branch and bound."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Ended = Callable[[], bool]
+"""Tells whether to stop."""
+
+
+def never() -> bool:
+    """Do not stop."""
+    return False
+
+
+class Clock:
+    """Seconds of a budget, and how many of them are spent; it runs only while ``running``.
+
+    Args:
+        budget: seconds, or None for no limit.
+        whole: the clock of which this one is a share; what is spent here is spent there, too.
+    """
+
+    def __init__(self, budget: float | None = None, whole: Clock | None = None):
+        self.budget, self.spent = budget, 0.0
+        self._whole, self._began = whole, None if whole is None else whole._began
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left, not counting a run that has not ended; infinite without a budget."""
+        return math.inf if self.budget is None else max(0.0, self.budget - self.spent)
+
+    @property
+    def deadline(self) -> float:
+        """When to stop, on the monotonic clock: never, unless the clock runs and has a budget."""
+        return math.inf if self._began is None else self._began + self.left
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time that the block takes."""
+        began = self._began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began = None
+            self._spend(time.monotonic() - began)
+
+    def _spend(self, seconds: float) -> None:
+        self.spent += seconds
+        if self._whole is not None:
+            self._whole._spend(seconds)
+
+    def share(self, part: int, of: int) -> Clock:
+        """Return the clock of a part of the work that is left."""
+        return Clock(None if self.budget is None else self.left * part / of, self)
+
+
+def equal_share(deadline: float, parts: int) -> Ended:
+    """Tell when an equal share of the time until a deadline is over."""
+    now = time.monotonic()
+    end = now + (deadline - now) / parts
+    return lambda: time.monotonic() > end

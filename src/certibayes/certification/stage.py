@@ -1,0 +1,58 @@
+"""What a stage of certification is, and the two that are made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from certibayes.certification.clock import Clock
+from certibayes.certification.pairs import bytes_held
+from certibayes.certification.problem import Problem
+from certibayes.certification.state import State, points_of
+
+Stage = Callable[[Problem, State, Clock], State]
+"""Makes what is known better; it changes neither the problem nor the state that it is given."""
+
+
+def run(stages: tuple[Stage, ...], problem: Problem, state: State, clock: Clock) -> State:
+    """Run stages one after the other; where nothing is open any more, they return at once."""
+    for stage in stages:
+        state = stage(problem, state, clock)
+    return state
+
+
+@dataclass(frozen=True)
+class Budgeted:
+    """Stages whose time counts, and which stop when the budget is spent."""
+
+    stages: tuple[Stage, ...]
+
+    def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
+        """See ``Stage``."""
+        with clock.running():
+            return run(self.stages, problem, state, clock)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Stages that hold much of every point at once: open points go through them in parts that memory can hold.
+
+    What is held of a part takes no more than half of the memory, so that the rest is left for the work itself; it is
+    dropped when the next part begins. Each part has its share of the time.
+    """
+
+    stages: tuple[Stage, ...]
+
+    def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
+        """See ``Stage``."""
+        wanted = state.open
+        points = points_of(wanted)
+        if len(points) == 0:
+            return state
+        held = bytes_held(problem.predictor, int(wanted.sum(-1).max()))
+        left = len(points)
+        for part in points.split(max(1, problem.memory // 2 // held)):
+            found = run(self.stages, problem.take(part), state.take(part), clock.share(len(part), left))
+            state = state.put(part, found)
+            left -= len(part)
+        return state
