@@ -134,3 +134,26 @@ def test_a_class_that_overrides_forward_is_looked_into():
 
     graph = trace(nn.Sequential(Doubled(6, 3)), X).graph
     assert [type(node.operation).__name__ for node in graph.nodes] == ["Linear", "Multiply"]
+
+
+class Called(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def __call__(self, x):
+        return super().__call__(x) * 2.0
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def test_a_call_of_its_own_is_seen_inside_a_network_and_refused_outside():
+    graph = trace(nn.Sequential(Called()), X).graph
+    assert [type(node.operation).__name__ for node in graph.nodes] == ["Linear", "Multiply"]
+    with pytest.raises(UnsupportedLayer, match="__call__"):
+        trace(Called(), X)
+
+
+def test_a_network_that_torch_fx_has_traced_already():
+    assert cb.supports(torch.fx.symbolic_trace(_net()), X)

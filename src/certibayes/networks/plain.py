@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Collection
 from typing import Any, cast
 
-from torch import nn
+from torch import fx, nn
 from torch.nn.modules import module as torch_modules
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize, prune
@@ -48,6 +48,9 @@ def require_plain(module: Any, leaves: Collection[type[nn.Module]]) -> None:
         )
     for path, part in module.named_modules():
         _require_plain_part(f"{type(part).__name__} (at {path!r})" if path else type(part).__name__, path, part, leaves)
+    # Tracing starts at the network's forward; __call__ of the modules inside is run, and seen.
+    if type(module).__call__ is not nn.Module.__call__ and not isinstance(module, fx.GraphModule):
+        raise UnsupportedLayer(f"{type(module).__name__} has a __call__ of its own. Move what it does into forward.")
 
 
 def _require_plain_part(where: str, path: str, part: nn.Module, leaves: Collection[type[nn.Module]]) -> None:
