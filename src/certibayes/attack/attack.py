@@ -21,6 +21,7 @@ from certibayes.bounds.checks import (
 )
 from certibayes.errors import InvalidInput
 from certibayes.networks.seeds import derived_seed
+from certibayes.networks.tensors import as_tensor
 
 
 def attack(
@@ -56,7 +57,7 @@ def attack(
 
     Args:
         predictor: maps inputs (B, ...) to log-probabilities (B, C), such as ``posterior.predictor()``; or a posterior.
-        x: inputs (B, ...), inside the domain.
+        x: inputs (B, ...), inside the domain; a numpy array will do.
         y: labels (B,); the predicted classes by default.
         eps: radius; one for each point, (B,); or, for l-infinity, one for each input value.
         method: ``"fgsm"``, ``"pgd"``, ``"apgd-ce"``, ``"apgd-dlr"``, ``"square"``; ``"apgd"`` for both Auto-PGDs;
@@ -84,6 +85,7 @@ def attack(
         require_count(value, name)
     if getattr(predictor, "task", "classification") != "classification":
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
+    x = as_tensor(x, "the inputs")
     require_floats(x, "the inputs")
     require_domain(x, domain)
     x = x.detach()
@@ -91,7 +93,7 @@ def attack(
     parts = x.split(batch_size)
     with torch.no_grad():
         clean = torch.cat([decides(part) for part in parts])
-    labels = clean.argmax(-1) if y is None else y.to(x.device)
+    labels = clean.argmax(-1) if y is None else as_tensor(y, "the labels").to(x.device)
     require_labels(labels, clean.shape[-1], len(x))
     if bool(clean.isnan().any()):
         raise InvalidInput(
