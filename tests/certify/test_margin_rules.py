@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import certibayes as cb
-from certibayes.bounds import ball
 from certibayes.certify.rules import elided_values, pairwise_values
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 
-from ..strategies import generator, law, points_of, seeds
+from ..strategies import ball, generator, law, points_of, seeds
 
 DOMAIN = (0.0, 1.0)
 BOUNDS = ("ibp", "crown", "alpha-crown")
