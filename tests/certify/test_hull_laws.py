@@ -131,14 +131,12 @@ def _small(classes: int, networks: int = 2, dtype: torch.dtype = torch.float32, 
 
 
 @ways
-@pytest.mark.parametrize("classes", [1, 2, 100])
-def test_one_class_two_and_a_hundred(classes, way):
+@pytest.mark.parametrize("classes", [2, 100])
+def test_two_classes_and_a_hundred(classes, way):
     predictor, x = _small(classes), torch.rand(2, 5, generator=torch.Generator().manual_seed(0))
     found = cb.certify(predictor, x, eps=1e-3, **way)
-    if classes == 1:
-        assert found.certified.all()
     assert found.certified.any()
-    _assert_unbroken(predictor, x, 1e-3, found) if classes > 1 else None
+    _assert_unbroken(predictor, x, 1e-3, found)
 
 
 @ways

@@ -196,9 +196,8 @@ def test_without_a_radius_almost_all_points_are_proved(bounds, rule):
 
 
 @every_way
-def test_one_network_one_class_and_a_hundred(bounds, rule):
+def test_one_network_and_a_hundred_classes(bounds, rule):
     x = _points(4)
-    assert bool(_certified(_predictor(classes=1), x, bounds, rule, 0.1).all())
     single = _predictor(samples=1)
     certified = _certified(single, x, bounds, rule, 0.01)
     assert bool(certified.any())

@@ -79,7 +79,10 @@ class InputRegion:
         return self if self.center.dtype == dtype else replace(self, center=self.center.to(dtype))
 
     def ideal_box(self) -> Box:
-        """Return the box around the region in exact arithmetic; differentiable. For l2 and l1 it carries the ball."""
+        """Return the box around the region in exact arithmetic; for l2 and l1 it carries the ball.
+
+        Differentiable in center and, for l-infinity, radius.
+        """
         return ideal_enclosure(self)
 
     def outward_box(self, dtype: torch.dtype | None = None) -> Box:
@@ -148,7 +151,7 @@ class InputRegion:
 
 
 def ideal_box(x: Tensor, eps: Any, domain: Any = None, norm: str = "linf") -> Box:
-    """Return the box around the inputs within ``eps`` of ``x``, in exact arithmetic.
+    """Return the box around the inputs within ``eps`` of ``x``, in exact arithmetic; differentiable in ``x``.
 
     Args:
         x: see ``InputRegion.around``.
