@@ -96,7 +96,7 @@ def cut_affine(
         # What the program loses, and what rounding moved the points by; see ``bounds.rounding``.
         share = rounding.widening(terms)
         error = None if bias is None else bias.abs() * share
-        noise = apply(_magnitude(box, ball) * share + ball.slack, weight.abs(), error)
+        noise = apply(_magnitude(box, ball) * share + ball.slack, rounding.magnitude(weight), error)
         noise = _inflated(noise, terms, rounding) + rounding.underflow
         lower, upper = lower - noise, upper + noise
     lower, upper = torch.maximum(lower, before[0]), torch.minimum(upper, before[1])

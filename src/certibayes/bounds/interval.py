@@ -90,7 +90,7 @@ def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rou
     radius = torch.einsum("bjn,bn->bj", differences, features.radius)
     margins = own - centre - radius
     if rounding.outward:
-        magnitude = (features.centre.abs() + features.radius) @ weight.abs().T
+        magnitude = (features.centre.abs() + features.radius) @ rounding.magnitude(weight).T
         if "bias" in weights:
             magnitude = magnitude + weights["bias"].abs()
         error = magnitude * rounding.widening(weight.shape[1]) + rounding.underflow

@@ -115,7 +115,7 @@ def raise_units(
     through = (taken.to(part.dtype)[..., None, :] @ part).squeeze(-2)
     if not rounding.outward:
         return Raised(rest, through, (taken * above).sum(-1).double())
-    magnitude = _on_units(planes, (centre.abs() + radius) @ weight.abs().T) + offsets.abs()
+    magnitude = _on_units(planes, (centre.abs() + radius) @ rounding.magnitude(weight).T) + offsets.abs()
     # Of the program that runs; of the sums here, n and then K terms long.
     terms, units = weight.shape[1], taken.shape[-1]
     lost = magnitude * (1.25 * rounding.gamma(terms + 8) + (terms + units + 64) * 2.0**-50) + 2 * rounding.underflow

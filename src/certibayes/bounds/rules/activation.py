@@ -129,7 +129,9 @@ def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) 
     if not step.rounding.outward:
         return back
     own = step.output.centre.abs() + step.output.radius
-    return Backward(back.coefficients, back.constant + paid(step, own * (8 * step.rounding.unit)))
+    # The slope itself may be subnormal in the program, and so may the product.
+    vanishing = step.magnitude() * (step.rounding.weight_underflow * step.rounding.unit) + step.rounding.underflow
+    return Backward(back.coefficients, back.constant + paid(step, own * (8 * step.rounding.unit) + vanishing))
 
 
 def sigmoidal(derivative: Any) -> LinearRule:
