@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
-from certibayes.bounds.cut import lowest_point
 from certibayes.bounds.linear import Boxes, linear_line
 from certibayes.bounds.optimise import HULL_STEPS, MOST_PLANES, Relaxation, ascend, begin, bound_with
 from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
@@ -47,6 +46,7 @@ from certibayes.networks.operations import (
     Subtract,
     Tanh,
 )
+from certibayes.regions import lowest_point
 
 STEPS = 20
 """Of gradient ascent on slopes, planes and multipliers, for each new leaf."""

@@ -113,4 +113,4 @@ def joint_values(lines: Lines, margins: Tensor, others: Others, box: Box, steps:
 
 
 def _double(box: Box) -> Box:
-    return Box(box.centre.double(), box.radius.double()).with_ball(box.ball)
+    return Box(box.centre.double(), box.radius.double(), box.ball)
