@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.operations import Linear
+from certibayes.regions import Box
 
 Observer = Callable[[Node, tuple[Box, ...], Box], Box]
 

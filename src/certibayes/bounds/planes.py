@@ -21,11 +21,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.relaxation import paid_units
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import Graph, Node
 from certibayes.networks.operations import Linear, ReLU, Weights
+from certibayes.regions import Box
 
 
 class Planes(NamedTuple):

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.rounding import Rounding, widened
+from certibayes.regions import Box
 
 COEFFICIENT_UNITS = 16.0
 """Units by which a coefficient may be off when it arrives at a layer."""

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.errors import InvalidInput
+from certibayes.regions import Box
 
 
 @dataclass(frozen=True)

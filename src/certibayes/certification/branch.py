@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
-from certibayes.bounds.cut import lowest_point
+from certibayes.regions import lowest_point
 from certibayes.bounds.linear import Boxes, LinearBounder, LinearFunction
 from certibayes.bounds.optimize import HULL_STEPS, MOST_PLANES, ascend, start_relaxation
 from certibayes.bounds.optimize import STEPS as ALPHA_STEPS
@@ -50,6 +50,7 @@ from certibayes.networks.operations import (
     Subtract,
     Tanh,
 )
+from certibayes.regions import lowest_point
 
 STEPS = 20
 """Of gradient ascent on slopes, planes and multipliers, for each new leaf."""

@@ -101,4 +101,4 @@ def joint_values(functions: LinearFunction, margins: Tensor, others: Others, box
 
 
 def _double(box: Box) -> Box:
-    return Box(box.centre.double(), box.radius.double()).with_ball(box.ball)
+    return Box(box.centre.double(), box.radius.double(), box.ball)

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
 from certibayes.bounds.relaxation import Backward, Step, dot, joined, paid, portion, portions, sum_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 LIBRARY_ULPS = 32.0
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.cut import cut_affine
 from certibayes.bounds.registry import register
 from certibayes.bounds.relaxation import Backward, Step, paid
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 
 def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.cut import carrying
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import LARGEST_BOUND, SMALLEST_VARIANCE, Rounding
 from certibayes.bounds.rules.transposed import transposed
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 TERMS = 16
 
