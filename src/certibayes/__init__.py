@@ -9,18 +9,9 @@ from certibayes import bounds, data, networks
 from certibayes._version import __version__
 from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
-from certibayes.certify import (
-    Certificate,
-    Radius,
-    certified_radius,
-    certify,
-    certify_abstention,
-    certify_regression,
-    entropy_bounds,
-    posterior_predictive_bounds,
-    robust_probability,
-    samples_needed,
-)
+from certibayes.certificates import Certificate, Provenance, Radius, load_certificate
+from certibayes.certify import certified_radius, certify, certify_abstention, certify_regression, entropy_bounds
+from certibayes.checker import check_certificate
 from certibayes.errors import CertibayesError
 from certibayes.inference import (
     BBB,
@@ -62,6 +53,7 @@ from certibayes.posteriors import (
     load,
 )
 from certibayes.prediction import Predictor
+from certibayes.statistical import posterior_predictive_bounds, robust_probability, samples_needed
 from certibayes.uncertainty import Diagnostics, Uncertainty, diagnose, uncertainty
 
 __all__ = [
@@ -94,6 +86,7 @@ __all__ = [
     "Point",
     "Posterior",
     "Predictor",
+    "Provenance",
     "Quantiles",
     "Radius",
     "Rayleigh",
@@ -111,11 +104,13 @@ __all__ = [
     "certify",
     "certify_abstention",
     "certify_regression",
+    "check_certificate",
     "data",
     "diagnose",
     "entropy_bounds",
     "fit",
     "load",
+    "load_certificate",
     "networks",
     "posterior_predictive_bounds",
     "robust_probability",

@@ -9,13 +9,11 @@ extremes of H over the polytope {p : l <= p <= u, Σ p = 1}.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from certibayes.certify.certificate import Certificate
+from certibayes.certificates import Abstention, Certificate
 from certibayes.errors import InvalidInput, UnsoundBounds
 
 MOST_CLASSES_ENUMERATED = 10
@@ -121,51 +119,6 @@ def _at_vertices(lower: Tensor, upper: Tensor) -> Tensor:
         whole = fixed.masked_fill(left.abs() > tolerance, torch.inf).flatten(1).amin(-1)
         best = torch.minimum(best, whole)
     return best
-
-
-@dataclass(frozen=True)
-class Abstention:
-    """Certified uncertainty of a batch of points.
-
-    Attributes:
-        certified: where it is proved that no input of the ball is classified with confidence above ``tau``, (B,).
-        confidence: upper bounds on the confidence over the ball, float64 (B,).
-        entropy_lower: lower bounds on the entropy of the mean prediction over the ball, in nats, float64 (B,).
-        entropy_upper: upper bounds, float64 (B,).
-        tau: the confidence below which a prediction is withheld.
-        certificate: whence the bounds.
-    """
-
-    certified: Tensor
-    confidence: Tensor
-    entropy_lower: Tensor
-    entropy_upper: Tensor
-    tau: float
-    certificate: Certificate
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.certified)
-
-    @property
-    def statement(self) -> str:
-        """What was proved, in words."""
-        return (
-            f"For each point marked certified, no input of its ball is classified with confidence above {self.tau!r}; "
-            "for every point, marked or not, the confidence over its ball is at most confidence, and the entropy of "
-            "the mean prediction, in nats, lies between entropy_lower and entropy_upper. Balls, predictor and "
-            f"arithmetic are those of this certificate: {self.certificate.statement}"
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        values = {name: value.tolist() for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return {
-            "statement": self.statement,
-            "tau": self.tau,
-            **values,
-            "certificate": self.certificate.to_json(),
-        }
 
 
 def certify_abstention(certificate: Certificate, tau: float) -> Abstention:

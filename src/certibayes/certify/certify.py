@@ -8,15 +8,16 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from certibayes.attack.region import region_of
 from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
 from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats, require_labels
-from certibayes.certify.certificate import Certificate
+from certibayes.certificates import Certificate
 from certibayes.certify.judge import ALL_RULES, Judge
 from certibayes.certify.network_bounds import BOUNDS, INTERMEDIATES, MEMORY
+from certibayes.certify.origin import provenance_of
 from certibayes.certify.points import Points
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
-from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
 
 DEFAULT_BOUNDS = {"joint": "crown", "best": "hull"}
@@ -109,8 +110,13 @@ def certify(
         spent += verdict.spent
         smallest, largest = verdict.means
         proved = verdict.margin > 2 * slack
-        attacked.append(verdict.attacked)
-        counterexamples.append(verdict.inputs)
+        broken, inputs = verdict.attacked, verdict.inputs
+        if budget is not None and torch.promote_types(part.dtype, predictor.dtype) != predictor.dtype:
+            # The ball is around the points as they were given, not as a coarser predictor reads them.
+            inputs = region_of(part, part_radius, norm, domain).project(inputs.to(part.dtype))
+            broken = broken & (predictor.predict(inputs) != part_labels)
+        attacked.append(broken)
+        counterexamples.append(inputs)
         # In exact arithmetic this is implied; in ideal rounding a tie of the float program might differ.
         certified.append(proved & (part_predicted == part_labels))
         # Probabilities below the smallest normal float lose digits and then vanish.
@@ -128,16 +134,10 @@ def certify(
         eps=float(eps) if isinstance(eps, (int, float)) else eps.detach().cpu(),
         norm=norm,
         domain=domain,
-        bounds=bounds,
-        rule=rule,
         rounding=rounding,
-        samples=predictor.size,
-        dtype=str(predictor.dtype).removeprefix("torch."),
-        digest=predictor.digest,
-        inputs_digest=tensor_digest({"inputs": given}),
+        provenance=provenance_of(predictor, given, bounds=bounds, rule=rule, intermediates=intermediates),
         attacked=None if budget is None else _joined(attacked, torch.zeros(0, dtype=torch.bool)),
-        counterexamples=None if budget is None else _joined(counterexamples, x),
-        intermediates=intermediates,
+        counterexamples=None if budget is None else _joined(counterexamples, given),
         spent=None if budget is None else spent,
     )
 

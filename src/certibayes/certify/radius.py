@@ -8,113 +8,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from certibayes._version import __version__
 from certibayes.bounds import Domain
-from certibayes.certify.certificate import DISTANCES, bounds_in_words
+from certibayes.certificates import Radius
 from certibayes.certify.certify import certify
+from certibayes.certify.origin import provenance_of
 from certibayes.errors import InvalidInput, UnsoundBounds
-from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
 
 MOST_STEPS = 50
 """More would try radii that float64 cannot tell apart."""
-
-
-@dataclass(frozen=True)
-class Radius:
-    """How far the proof reaches for a batch of points.
-
-    Attributes:
-        radius: largest radius that was proved, float64 (B,); 0 where none was.
-        unproved: smallest radius that was tried and not proved, (B,); infinite where ``largest`` was proved.
-        certified: where the label is proved at ``radius``, (B,). A point of radius 0 may be certified: then its own
-            class was proved, but no radius beyond 0 that was tried.
-        correct: where the point itself is classified as its label, (B,).
-        labels: (B,).
-        largest: largest radius that was tried.
-        tolerance: ``unproved - radius`` is at most this, except where ``largest`` was proved or radius 0 was not.
-        domain: inputs are known to lie in it; None for all of space.
-        bounds: how networks were bounded.
-        rule: how the bounds of N networks were combined.
-        rounding: as in a certificate.
-        samples: number N of weight samples of the predictor.
-        dtype: precision of the predictor.
-        digest: SHA-256 of the predictor.
-        inputs_digest: SHA-256 of the points.
-        version: of certibayes.
-        norm: in which radii are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
-        intermediates: as in a certificate.
-    """
-
-    radius: Tensor
-    unproved: Tensor
-    certified: Tensor
-    correct: Tensor
-    labels: Tensor
-    largest: float
-    tolerance: float
-    domain: Domain
-    bounds: str
-    rule: str
-    rounding: str
-    samples: int
-    dtype: str
-    digest: str
-    inputs_digest: str
-    version: str = __version__
-    norm: str = "linf"
-    intermediates: str = "ibp"
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.radius)
-
-    @property
-    def mean(self) -> float:
-        """Mean radius over all points; those without a proof count as 0."""
-        return float(self.radius.mean()) if len(self) else 0.0
-
-    @property
-    def median(self) -> float:
-        """Median radius over all points; the smaller of the middle two."""
-        return float(self.radius.median()) if len(self) else 0.0
-
-    def certified_at(self, eps: float) -> float:
-        """Fraction of all points that are certified at ``eps``: a ball that is proved proves every ball inside it."""
-        return float((self.certified & (self.radius >= eps)).double().mean()) if len(self) else 0.0
-
-    @property
-    def statement(self) -> str:
-        """What was proved, in words."""
-        where = "" if self.domain is None else f" with values in [{self.domain[0]:g}, {self.domain[1]:g}]"
-        program = (
-            f"the {self.dtype} program that evaluates it by direct sums (no TF32, no autocast), in any batch size "
-            "and on any number of threads"
-            if self.rounding == "outward"
-            else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
-        )
-        return (
-            f"For each point marked certified, every input{where} within {DISTANCES[self.norm]} distance radius of "
-            f"it is classified as the point's label by the mean prediction of the {self.samples} fixed weight "
-            f"sample{'s' if self.samples != 1 else ''} with digest sha256:{self.digest[:16]}. "
-            f"Radii up to {self.largest!r} were tried in steps of at most {self.tolerance!r}; a larger one than stated "
-            "may hold as well. "
-            f"Proved by {bounds_in_words(self.bounds, self.intermediates)} and the rule {self.rule}, for {program}. "
-            "Nothing is said about other weight samples or other kinds of change."
-        )
-
-    def __repr__(self) -> str:
-        norm = "" if self.norm == "linf" else f" in {self.norm}"
-        return (
-            f"Radius(mean {self.mean:.4g}, median {self.median:.4g}{norm} over {len(self)} points, {self.bounds}, "
-            f"{self.rule}, {self.rounding})"
-        )
 
 
 def certified_radius(
@@ -194,15 +101,9 @@ def certified_radius(
         largest=float(largest),
         tolerance=float(tolerance),
         domain=domain,
-        bounds=str(settings["bounds"]),
-        rule=rule,
         rounding=rounding,
-        samples=predictor.size,
-        dtype=str(predictor.dtype).removeprefix("torch."),
-        digest=predictor.digest,
-        inputs_digest=tensor_digest({"inputs": x}),
+        provenance=provenance_of(predictor, x, bounds=str(settings["bounds"]), rule=rule, intermediates=intermediates),
         norm=norm,
-        intermediates=intermediates,
     )
 
 

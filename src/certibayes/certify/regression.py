@@ -9,137 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from certibayes._version import __version__
 from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
 from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats
-from certibayes.certify.certificate import DISTANCES
+from certibayes.certificates import RegressionCertificate
 from certibayes.certify.network_bounds import logit_bounds
+from certibayes.certify.origin import provenance_of
 from certibayes.errors import InvalidInput
-from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import RegressionPredictor
-
-
-@dataclass(frozen=True)
-class RegressionCertificate:
-    """What was proved about the predictions for a batch of points.
-
-    Attributes:
-        predicted: predictive mean at the point itself, (B, outputs).
-        reference: what deviations are measured from: the targets where they were given, else ``predicted``; float64.
-        lower: the predictive mean is at least this over the ball, float64 (B, outputs).
-        upper: at most this, float64 (B, outputs).
-        network_lower: every single network's output is at least this over the ball, float64 (B, outputs).
-        network_upper: at most this, float64 (B, outputs).
-        tolerance: allowed deviation, or None.
-        eps: radius, or radii.
-        domain: inputs are known to lie in it; None for all of space.
-        bounds: how networks were bounded.
-        rounding: ``"outward"`` if the proof holds for the float program, ``"ideal"`` if for exact arithmetic only.
-        samples: number N of weight samples of the predictor.
-        dtype: precision of the predictor.
-        digest: SHA-256 of the predictor.
-        inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
-        targets_given: whether the reference are targets.
-        version: of certibayes.
-        norm: of the distance from the point: ``"linf"``, ``"l2"`` or ``"l1"``.
-    """
-
-    predicted: Tensor
-    reference: Tensor
-    lower: Tensor
-    upper: Tensor
-    network_lower: Tensor
-    network_upper: Tensor
-    tolerance: float | None
-    eps: float | Tensor
-    domain: Domain
-    bounds: str
-    rounding: str
-    samples: int
-    dtype: str
-    digest: str
-    inputs_digest: str
-    targets_given: bool
-    version: str = __version__
-    norm: str = "linf"
-
-    def __len__(self) -> int:
-        """Return the number of points."""
-        return len(self.predicted)
-
-    @property
-    def deviation(self) -> Tensor:
-        """Over the ball the predictive mean is never further than this from the reference, float64 (B, outputs)."""
-        largest = torch.maximum(self.upper - self.reference, self.reference - self.lower)
-        return largest * (1 + 2.0**-50)  # the subtraction rounds
-
-    @property
-    def certified(self) -> Tensor | None:
-        """Where no output deviates by more than the tolerance, (B,); None without a tolerance."""
-        return None if self.tolerance is None else (self.deviation <= self.tolerance).all(-1)
-
-    @property
-    def certified_fraction(self) -> float | None:
-        """Fraction of all points that are certified; None without a tolerance."""
-        certified = self.certified
-        if certified is None:
-            return None
-        return float(certified.double().mean()) if len(self) else 0.0
-
-    @property
-    def statement(self) -> str:
-        """What was proved, in words."""
-        where = "" if self.domain is None else f" with values in [{self.domain[0]:g}, {self.domain[1]:g}]"
-        program = (
-            f"the {self.dtype} program that evaluates it by direct sums (no TF32, no autocast), in any batch size "
-            "and on any number of threads"
-            if self.rounding == "outward"
-            else "the predictor in exact arithmetic; rounding of the program that runs is not accounted for"
-        )
-        marked = (
-            ""
-            if self.tolerance is None
-            else f"For each point marked certified, it is nowhere further than {self.tolerance!r} from "
-            f"{'the target' if self.targets_given else 'the prediction at the point itself (predicted)'}. "
-        )
-        return (
-            f"For every point and every input{where} within {self._distance} of it, the predictive mean "
-            f" of the {self.samples} fixed weight sample{'s' if self.samples != 1 else ''} with digest "
-            f"sha256:{self.digest[:16]} lies between lower and upper, and the output of each of these networks between "
-            f"network_lower and network_upper. {marked}"
-            f"Proved by {self.bounds} bounds, for {program}. "
-            "Nothing is said about observation noise, other weight samples, other radii or other kinds of change."
-        )
-
-    @property
-    def _distance(self) -> str:
-        if isinstance(self.eps, Tensor):
-            return f"the given {DISTANCES[self.norm]} radii, up to {float(self.eps.max()) if len(self) else 0.0!r},"
-        return f"{DISTANCES[self.norm]} distance {self.eps!r}"
-
-    def __repr__(self) -> str:
-        certified = self.certified
-        what = "" if certified is None else f"{int(certified.sum())} of "
-        within = "" if certified is None else f" certified up to {self.tolerance:g}"
-        return f"RegressionCertificate({what}{len(self)} points{within} within {self._distance}, {self.rounding})"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        fields = {name: value.tolist() if isinstance(value, Tensor) else value for name, value in vars(self).items()}
-        certified = self.certified
-        return {
-            "statement": self.statement,
-            **fields,
-            "domain": None if self.domain is None else list(self.domain),
-            "deviation": self.deviation.tolist(),
-            "certified": None if certified is None else certified.tolist(),
-        }
 
 
 def certify_regression(
@@ -214,12 +94,8 @@ def certify_regression(
         tolerance=tolerance,
         eps=eps.detach().cpu() if isinstance(eps, Tensor) else float(eps),
         domain=domain,
-        bounds=bounds,
         rounding=rounding,
-        samples=predictor.size,
-        dtype=str(predictor.dtype).removeprefix("torch."),
-        digest=predictor.digest,
-        inputs_digest=tensor_digest({"inputs": given}),
+        provenance=provenance_of(predictor, given, bounds=bounds),
         targets_given=y is not None,
         norm=norm,
     )

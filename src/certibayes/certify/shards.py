@@ -8,6 +8,7 @@ A shard file carries the same description, so that a file which was moved here f
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from certibayes._version import __version__
 from certibayes.bounds.checks import require_count
-from certibayes.certify.certificate import Certificate
+from certibayes.certificates import Certificate, Provenance, reading
 from certibayes.certify.certify import certify, require_budget, require_predictor
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.posteriors.storage import read_tensors, tensor_digest, write_atomically, write_tensors
@@ -109,7 +110,17 @@ def join(parts: list[Certificate], inputs_digest: str) -> Certificate:
     """
     first = parts[0]
     spent = None if first.spent is None else sum(part.spent or 0.0 for part in parts)
-    joined: dict[str, Any] = {"inputs_digest": inputs_digest, "spent": spent}
+    provenance = replace(first.provenance, inputs_digest=inputs_digest)
+    starts = itertools.accumulate((len(part) for part in parts), initial=0)
+    reasons = {
+        start + index: reason
+        for start, part in zip(starts, parts, strict=False)
+        for index, reason in part.reasons.items()
+    }
+    joined: dict[str, Any] = {"provenance": provenance, "spent": spent, "reasons": reasons}
+    for part in parts:
+        if replace(part.provenance, inputs_digest=inputs_digest) != provenance:
+            raise InvalidInput("certificates that differ in their provenance cannot be put together.")
     for name in (field.name for field in fields(Certificate) if field.name not in joined):
         values = [getattr(part, name) for part in parts]
         if isinstance(values[0], Tensor) and values[0].dim() > 0 and len(values[0]) == len(first):
@@ -142,6 +153,8 @@ def _description(
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
     return tensor_digest({"value": value}) if isinstance(value, Tensor) else value
 
 
@@ -182,8 +195,11 @@ def _short(value: Any) -> str:
 def _write(file: Path, part: Certificate, about: dict[str, Any], index: int) -> None:
     values = {field.name: getattr(part, field.name) for field in fields(Certificate)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    plain = {name: value for name, value in values.items() if name not in tensors}
-    write_tensors(file, KIND, tensors, {"about": about, "index": index, "certificate": plain})
+    rest = {
+        name: reading.plain(value) for name, value in values.items() if name not in tensors and name != "provenance"
+    }
+    record = {**rest, "provenance": part.provenance.to_json()}
+    write_tensors(file, KIND, tensors, {"about": about, "index": index, "certificate": record})
 
 
 def _read(file: Path, about: dict[str, Any], index: int) -> Certificate | None:
@@ -193,11 +209,12 @@ def _read(file: Path, about: dict[str, Any], index: int) -> Certificate | None:
     tensors, record = read_tensors(file, KIND)
     _require_same(file, about, record.get("about"))
     try:
-        # JSON knows no tuples, such as the domain.
-        plain = {name: tuple(v) if isinstance(v, list) else v for name, v in record["certificate"].items()}
-        values: dict[str, Any] = {**plain, **tensors}
+        values: dict[str, Any] = {**record["certificate"], **tensors}
+        values["provenance"] = Provenance(**values["provenance"])
+        values["reasons"] = {int(point): reason for point, reason in values["reasons"].items()}
+        values["domain"] = reading.domain(values["domain"], len(values["labels"]))
         part = Certificate(**values)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{file} is incomplete ({error}). Delete it to certify its points again.") from error
     if record.get("index") != index:
         raise CorruptFile(f"{file} is another shard than its name says.")
@@ -209,4 +226,6 @@ def _shifted(progress: Callable[[int, int], None], before: int, total: int) -> C
 
 
 def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return all(_same(one, other) for one, other in zip(a, b, strict=True))
     return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)

@@ -9,7 +9,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.certify.radius import Radius, certified_radius
+from certibayes.certificates import Radius
+from certibayes.certify import certified_radius
 from certibayes.cli.certify import BoundsOption, IntermediatesOption, RoundingOption, RuleOption
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import (

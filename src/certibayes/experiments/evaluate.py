@@ -11,7 +11,8 @@ from torch import Tensor
 
 from certibayes.attack import Attacked, attack
 from certibayes.bounds import Domain
-from certibayes.certify import Certificate, certify
+from certibayes.certificates import Certificate
+from certibayes.certify import certify
 from certibayes.prediction import Predictor
 from certibayes.uncertainty import Uncertainty, expected_calibration_error, uncertainty
 

@@ -46,7 +46,7 @@ def test_intermediates_are_named_where_they_are_not_intervals():
     tighter, _ = _certificate(bounds="crown", intermediates="crown")
     assert "Proved by crown bounds and the rule" in plain.statement
     assert "Proved by crown bounds with crown intermediates and the rule" in tighter.statement
-    assert [one.to_json()["intermediates"] for one in (plain, tighter)] == ["ibp", "crown"]
+    assert [one.to_json()["provenance"]["settings"]["intermediates"] for one in (plain, tighter)] == ["ibp", "crown"]
 
 
 def test_intermediates_without_linear_bounds_are_refused():
@@ -57,13 +57,14 @@ def test_intermediates_without_linear_bounds_are_refused():
 def test_json():
     certificate, predictor = _certificate()
     record = json.loads(json.dumps(certificate.to_json(), allow_nan=False))
-    assert record["digest"] == predictor.digest
+    origin = record["provenance"]
+    assert origin["digest"] == predictor.digest
     assert record["norm"] == "linf" and record["eps"] == 0.125 and record["domain"] == [0.0, 1.0]
-    assert record["samples"] == 5 and record["rounding"] == "outward" and record["dtype"] == "float32"
+    assert origin["samples"] == 5 and record["rounding"] == "outward" and origin["dtype"] == "float32"
     assert record["statement"] == certificate.statement
     assert len(record["certified"]) == len(record["labels"]) == len(record["predicted"]) == 6
     assert all(len(row) == 4 for row in record["lower"])
-    assert record["version"] == cb.__version__
+    assert origin["version"] == cb.__version__
 
 
 def test_summary():

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy import stats
 
-from certibayes.certify.concentration import METHODS, Sums, hoeffding_tail, samples_needed
 from certibayes.errors import InvalidInput
+from certibayes.statistical.concentration import METHODS, Sums, hoeffding_tail, samples_needed
 
 from ..strategies import generator
 

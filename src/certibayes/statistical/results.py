@@ -1,100 +1,22 @@
-"""What statistical certificates return: the numbers, how they were come by, and in words what was proved."""
+"""What statistical certificates return: the numbers, how they were found, and in words what was proved."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from certibayes._version import __version__
-from certibayes.bounds import Domain
 from certibayes.bounds.checks import require_count
-from certibayes.certify.certificate import DISTANCES
-from certibayes.certify.concentration import hoeffding_tail, require_confidence, share_of_failure, summation_slack
+from certibayes.certificates import reading
+from certibayes.certificates.result import Stated
+from certibayes.statistical.concentration import hoeffding_tail, require_confidence, share_of_failure, summation_slack
+from certibayes.statistical.trial import Trial
 
 
-@dataclass(frozen=True)
-class Trial:
-    """How networks were drawn and bounded, and what confidence that buys.
-
-    Attributes:
-        posterior: kind of the posterior.
-        digest: SHA-256 of its tensors.
-        dtype: their precision, in which networks run.
-        samples: number n of independent draws.
-        seed: of the draws.
-        confidence: probability, over the draws, that what is stated holds.
-        method: the inequality.
-        joint: whether it holds for all points together, or for each by itself.
-        points: number of points.
-        inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
-        eps: radius.
-        norm: of the distance from a point: ``"linf"``, ``"l2"`` or ``"l1"``.
-        domain: inputs are known to lie in it; None for all of space.
-        bounds: how networks were bounded.
-        rule: when a network counts as certified.
-        rounding: ``"outward"`` if bounds hold for the float program, ``"ideal"`` if for exact arithmetic only.
-        version: of certibayes.
-    """
-
-    posterior: str
-    digest: str
-    dtype: str
-    samples: int
-    seed: int
-    confidence: float
-    method: str
-    joint: bool
-    points: int
-    inputs_digest: str
-    eps: float | Tensor
-    norm: str
-    domain: Domain
-    bounds: str
-    rule: str
-    rounding: str
-    version: str = __version__
-
-    def failure(self, statements: int) -> float:
-        """Return the probability with which each of ``statements`` one-sided bounds of a point may fail."""
-        return share_of_failure(self.confidence, statements, self.points if self.joint else 1)
-
-    @property
-    def confidence_in_words(self) -> str:
-        """Over what the confidence is, and for how many points at once."""
-        scope = f"for all {self.points} points together" if self.joint else "for each point by itself"
-        return (
-            f"With confidence {self.confidence!r}, {scope}, over {self.samples} independent draws from the "
-            f"{self.posterior} posterior with digest sha256:{self.digest[:16]} (seed {self.seed}, which must not have "
-            "been chosen by its outcome)"
-        )
-
-    @property
-    def ball_in_words(self) -> str:
-        """Which inputs are meant."""
-        where = "" if self.domain is None else f" with values in [{self.domain[0]:g}, {self.domain[1]:g}]"
-        if isinstance(self.eps, Tensor):
-            return (
-                f"every input{where} within the given {DISTANCES[self.norm]} radii, up to {_largest(self.eps)!r}, of it"
-            )
-        return f"every input{where} within {DISTANCES[self.norm]} distance {self.eps!r} of it"
-
-    @property
-    def proof_in_words(self) -> str:
-        """How a single network was bounded."""
-        program = f"as {self.dtype} programs that evaluate them by direct sums (no TF32, no autocast)"
-        ideal = "in exact arithmetic; rounding of the program that runs is not accounted for"
-        return f"by {self.bounds} bounds for networks {program if self.rounding == 'outward' else ideal}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as plain lists, numbers and strings."""
-        return {name: _plain(value) for name, value in vars(self).items()}
-
-
-class _Result:
+class _Result(Stated):
     """What the results of a trial have in common."""
 
     labels: Tensor
@@ -104,15 +26,10 @@ class _Result:
         """Return the number of points."""
         return len(self.labels)
 
-    @property
-    def statement(self) -> str:
-        """What was proved, in words."""
-        raise NotImplementedError
-
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain lists, numbers and strings."""
-        fields = {name: _plain(value) for name, value in vars(self).items() if name != "trial"}
-        return {"statement": self.statement, **fields, "trial": self.trial.to_json()}
+        fields = {name: reading.plain(value) for name, value in vars(self).items() if name != "trial"}
+        return {"kind": self.kind, "statement": self.statement, **fields, "trial": self.trial.to_json()}
 
 
 @dataclass(frozen=True)
@@ -128,6 +45,8 @@ class RobustProbability(_Result):
         trial: draws, confidence and ball.
     """
 
+    kind: ClassVar[str] = "robust probability"
+
     labels: Tensor
     certified: Tensor
     lower: Tensor
@@ -141,10 +60,11 @@ class RobustProbability(_Result):
         return (
             f"{trial.confidence_in_words}: a network drawn afresh classifies the point, and {trial.ball_in_words}, as "
             "the point's label with probability at least lower; and the probability that this can be proved of it is "
-            f"at most upper. A network counts as robust only where that is proved, {trial.proof_in_words}, rule "
-            f"{trial.rule}. Confidence bounds by {trial.method}, corrected for both sides"
+            f"at most upper. A network counts as robust only where that is proved, {trial.proof_in_words}. "
+            f"Confidence bounds by {trial.method}, corrected for both sides"
             f"{' and all points' if trial.joint else ''} (union bound). "
-            "Nothing is said about the mean prediction, other radii or other kinds of change."
+            "Nothing is said about the mean prediction, other radii or other kinds of change. "
+            f"{trial.origin_in_words}"
         )
 
 
@@ -162,6 +82,8 @@ class PredictiveBounds(_Result):
             ``lower`` of the label minus ``upper`` of c.
         trial: draws, confidence and ball.
     """
+
+    kind: ClassVar[str] = "predictive bounds"
 
     labels: Tensor
     lower: Tensor
@@ -185,7 +107,8 @@ class PredictiveBounds(_Result):
             "where certified, the posterior predictive classifies the whole ball as the label. "
             f"Each drawn network was bounded {trial.proof_in_words}. Confidence bounds by {trial.method}, corrected "
             f"for all classes, both sides and all rivals{' and all points' if trial.joint else ''} (union bound). "
-            "Nothing is said about any finite set of weight samples, other radii or other kinds of change."
+            "Nothing is said about any finite set of weight samples, other radii or other kinds of change. "
+            f"{trial.origin_in_words}"
         )
 
     def fresh_predictor(self, samples: int, confidence: float = 0.99) -> FreshPredictorBounds:
@@ -251,6 +174,8 @@ class FreshPredictorBounds(_Result):
         trial: draws behind the bounds on the posterior, with a confidence of their own.
     """
 
+    kind: ClassVar[str] = "fresh predictor bounds"
+
     labels: Tensor
     lower: Tensor
     upper: Tensor
@@ -271,17 +196,8 @@ class FreshPredictorBounds(_Result):
             f"these fresh draws{together}, its class probabilities at the point and {trial.ball_in_words} lie between "
             "lower and upper; and the probability that it classifies any of them as another class than the point's "
             "label is at most failure. Where certified, that is no more than this confidence leaves. "
-            f"Each drawn network was bounded {trial.proof_in_words}; confidence bounds by {trial.method}, fresh draws "
+            f"Each drawn network was bounded {trial.proof_in_words}. Confidence bounds by {trial.method}, fresh draws "
             "by Hoeffding's inequality, corrected for all classes, both sides and all rivals (union bound). "
-            "Nothing is said about weight samples that are already fixed; certify them instead."
+            "Nothing is said about weight samples that are already fixed; certify them instead. "
+            f"{trial.origin_in_words}"
         )
-
-
-def _largest(eps: Tensor) -> float:
-    return float(eps.max()) if eps.numel() else 0.0
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.tolist()
-    return list(value) if isinstance(value, tuple) else value

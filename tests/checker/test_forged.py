@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import certibayes as cb
-from certibayes.certify.check import check_certificate
+from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile
 
 from ..strategies import CLASSES
-from .check_cases import DOMAIN, attackable_points, points_for, record_of, small_predictor
+from .cases import DOMAIN, attackable_points, points_for, provenance, record_of, small_predictor
 
 
 def test_a_mark_on_an_attackable_point_is_refuted_or_not_confirmed():
@@ -95,10 +95,10 @@ def test_changed_points_are_noticed(change, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"digest": "0" * 64}, "another predictor"),
-        ({"inputs_digest": "0" * 64}, "other points"),
-        ({"dtype": "float64"}, "runs in float32"),
-        ({"samples": 4}, "4 weight samples"),
+        ({"provenance": {"digest": "0" * 64}}, "another predictor"),
+        ({"provenance": {"inputs_digest": "0" * 64}}, "other points"),
+        ({"provenance": {"dtype": "float64"}}, "runs in float32"),
+        ({"provenance": {"samples": 4}}, "4 weight samples"),
         ({"domain": [0.45, 0.55]}, "outside the domain"),
         ({"labels": [7] * 12}, "classes that the predictor does not have"),
         ({"lower": [[0.0]] * 12, "upper": [[1.0]] * 12}, "not about 3 classes"),
@@ -106,20 +106,22 @@ def test_changed_points_are_noticed(change, words):
 )
 def test_what_does_not_belong_together_is_named(change, words):
     predictor, x = small_predictor(), points_for()
-    result = check_certificate({**record_of(predictor, x), **change}, predictor, x)
+    record = record_of(predictor, x)
+    change = {**change, "provenance": provenance(record, **change.get("provenance", {}))}
+    result = check_certificate({**record, **change}, predictor, x)
     assert not result.holds and any(words in problem for problem in result.problems)
 
 
 BROKEN = {
-    "no digest": lambda r: r.pop("digest"),
-    "no points": lambda r: r.pop("inputs_digest"),
+    "no digest": lambda r: r["provenance"].pop("digest"),
+    "no points": lambda r: r["provenance"].pop("inputs_digest"),
     "NaN bound": lambda r: r["lower"][0].__setitem__(0, float("nan")),
     "NaN radius": lambda r: r.__setitem__("eps", float("nan")),
     "negative radius": lambda r: r.__setitem__("eps", -0.1),
     "infinite radius": lambda r: r.__setitem__("eps", float("inf")),
     "another norm": lambda r: r.__setitem__("norm", "l3"),
     "another rounding": lambda r: r.__setitem__("rounding", "magic"),
-    "another dtype": lambda r: r.__setitem__("dtype", "bfloat16"),
+    "another dtype": lambda r: r["provenance"].__setitem__("dtype", "bfloat16"),
     "inverted domain": lambda r: r.__setitem__("domain", [1.0, 0.0]),
     "NaN domain": lambda r: r.__setitem__("domain", [0.0, float("nan")]),
     "too few marks": lambda r: r["certified"].pop(),

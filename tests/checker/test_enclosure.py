@@ -10,12 +10,12 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.bounds import ball
-from certibayes.certify import enclosure
-from certibayes.certify.enclosure import Interval, enclose
+from certibayes.checker import enclosure
+from certibayes.checker.enclosure import Interval, enclose
 from certibayes.networks import Graph, Node, operations
 
 from ..strategies import ZOO, exact_affine, fractions, generator, inputs, points_of, traced
-from .check_cases import EXACT, FLOAT32
+from .cases import EXACT, FLOAT32
 
 
 def test_every_operation_of_the_library_is_known():

@@ -9,9 +9,10 @@ from scipy import stats
 from torch import Tensor, nn
 
 import certibayes as cb
-from certibayes.certify.concentration import METHODS, Sums, samples_needed
-from certibayes.certify.statistical import posterior_predictive_bounds, robust_probability, smallest_differences
 from certibayes.errors import InvalidInput
+from certibayes.statistical import posterior_predictive_bounds, robust_probability
+from certibayes.statistical.concentration import METHODS, Sums, samples_needed
+from certibayes.statistical.predictive import smallest_differences
 
 from ..strategies import generator
 
@@ -285,7 +286,8 @@ def test_statements_and_json():
             assert word in result.statement
         record = json.loads(json.dumps(result.to_json(), allow_nan=False))
         assert record["statement"] == result.statement and len(record["lower"]) == len(result) == 3
-        assert record["trial"]["seed"] == 5 and record["trial"]["version"] == cb.__version__
+        origin = record["trial"]["provenance"]
+        assert origin["seed"] == 5 and origin["version"] == cb.__version__
     assert "all 3 points together" in probability.statement and "clopper-pearson" in probability.statement
     assert "for each point by itself" in predictive.statement and "exact arithmetic" in predictive.statement
     assert "35 further weight samples" in fresh.statement and "at least 0.9" in fresh.statement
@@ -298,7 +300,11 @@ def test_other_bounds_rules_and_radii_are_passed_on():
     for bounds, rule in (("crown", "pairwise"), ("ibp", "elided"), ("crown", "elided")):
         result = robust_probability(_posterior(), POINTS, ONES, eps=tensor, bounds=bounds, rule=rule, **settings)
         assert bool((result.certified - plain.certified).abs().max() <= 1)  # one linear layer: exact every way
-        assert bounds in result.statement and rule in result.statement and "radii" in result.statement
+        assert (
+            bounds in result.statement
+            and rule in result.statement
+            and "radius given for that point" in result.statement
+        )
         json.dumps(result.to_json())
     crown = posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=tensor, bounds="crown", **settings)
     ibp = posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=EPS, **settings)

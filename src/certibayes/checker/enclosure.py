@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from certibayes.certify.arithmetic import LIMIT, Array, Interval, Program, Weights
-from certibayes.certify.ball_enclosure import Round, moved, within_ball
+from certibayes.checker.arithmetic import LIMIT, Array, Interval, Program, Weights
+from certibayes.checker.ball_enclosure import Round, moved, within_ball
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import INPUT, Graph, Node
 from certibayes.networks import operations as ops

@@ -14,33 +14,49 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.certify import ALL_RULES, BOUNDS, RULES, arithmetic, ball_enclosure, check, claim, enclosure, rules
-from certibayes.certify.check import check_certificate, read_certificate
-from certibayes.certify.enclosure import Interval, Program
+from certibayes.certificates import read_record
+from certibayes.certify import ALL_RULES, BOUNDS, RULES, rules
+from certibayes.checker import check, check_certificate
+from certibayes.checker.arithmetic import Interval, Program
+from certibayes.checker.balls import Balls, box_around
+from certibayes.checker.belonging import inputs_digest
+from certibayes.checker.mean import as_rounded, mean_bounds, networks_of, smallest_lead, softmax_bounds
 from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.networks import Graph, Node, operations
 from certibayes.prediction import Predictor
 
 from ..strategies import CLASSES, ZOO, generator
-from .check_cases import DOMAIN, EXACT, attackable_points, points_for, record_of, small_predictor
+from .cases import (
+    DOMAIN,
+    EXACT,
+    attackable_points,
+    claim_of,
+    points_for,
+    provenance,
+    record_of,
+    restated,
+    small_predictor,
+)
 
 # Independence
 
 
-@pytest.mark.parametrize("module", [arithmetic, ball_enclosure, check, claim, enclosure])
-def test_no_bound_code_is_shared(module):
+FILES = sorted(Path(check.__file__).parent.glob("*.py"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+def test_no_bound_code_is_shared(file):
     imported = []
-    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
             imported += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0
             imported += [f"{node.module}.{alias.name}" for alias in node.names]
     ours = [name for name in imported if name.startswith("certibayes")]
-    own = tuple(f"certibayes.certify.{name}." for name in ("arithmetic", "ball_enclosure", "claim", "enclosure"))
-    allowed = (*own, "certibayes.errors.", "certibayes.networks.", "certibayes.prediction.")
-    assert (ours or module is arithmetic) and all(name.startswith(allowed) for name in ours)
-    assert "import_module" not in Path(module.__file__).read_text()
+    rooms = ("checker", "certificates", "errors", "networks", "prediction")
+    assert (ours or file.stem == "arithmetic") and all(name.split(".")[1] in rooms for name in ours)
+    assert "import_module" not in file.read_text()
 
 
 # Its ball, softmax and rules
@@ -52,14 +68,16 @@ def test_the_ball_holds_every_input_as_the_program_reads_it(end):
     x = (end + 0.1 * torch.rand(200, 5, dtype=torch.float64, generator=generator(1))).clamp(max=1.0)
     x[:100] = x[:100].float().double()
     x[:5] = torch.tensor(end, dtype=torch.float32).double()
-    claimed = check.Claim.from_json(record_of(predictor, x, domain=(end, 1.0), eps=0.03))
+    claimed = claim_of(record_of(predictor, x, domain=(end, 1.0), eps=0.03))
     for eps in (0.0, 1e-12, 1e-8, 0.03):
-        box = check._ball(x.numpy(), np.full(x.shape, eps), claimed)
+        ends = (np.full(x.shape, value) for value in (eps, end, 1.0))
+        balls = Balls(x.numpy(), *ends)
+        box = box_around(balls, claimed)
         for direction in (-1.0, 0.0, 1.0):
             inside = x if direction == 0 else (x + direction * eps).clamp(end, 1.0)
             read = inside.float().double().numpy()
             assert (box.lower <= read).all() and (read <= box.upper).all()
-        ideal = check._ball(x.numpy(), np.full(x.shape, eps), dataclasses.replace(claimed, rounding="ideal"))
+        ideal = box_around(balls, dataclasses.replace(claimed, rounding="ideal"))
         assert (ideal.lower <= x.numpy()).all() and (x.numpy() <= ideal.upper).all()
 
 
@@ -74,7 +92,7 @@ def _constant(logits: list[float], dtype: torch.dtype = torch.float32) -> Predic
 def _mean_of(predictor: Predictor, x: torch.Tensor, program: Program) -> tuple[Interval, np.ndarray]:
     box = Interval(x.double().numpy(), x.double().numpy())
     labels = np.zeros(len(x), dtype=np.int64)
-    _, mean, loss = check._mean_bounds(program, check._networks(predictor), predictor, box, labels)
+    _, mean, loss = mean_bounds(program, networks_of(predictor), predictor, box, labels)
     return mean, loss
 
 
@@ -82,10 +100,10 @@ def _mean_of(predictor: Predictor, x: torch.Tensor, program: Program) -> tuple[I
 def test_rounded_probabilities_hold_what_the_program_returns(logits):
     """Down to those that float32 holds with few digits or not at all."""
     predictor, x = _constant(logits), torch.rand(2, 1)
-    claimed = check.Claim.from_json(record_of(predictor, x))
+    claimed = claim_of(record_of(predictor, x))
     # In exact arithmetic these logits have no width, so only the last rounding is left.
     mean, loss = _mean_of(predictor, x, EXACT)
-    lower, upper = check._as_rounded(mean, loss, claimed)
+    lower, upper = as_rounded(mean, loss, claimed.program)
     p = predictor.probabilities(x).double().numpy()
     assert (lower <= p).all() and (p <= upper).all()
 
@@ -107,8 +125,8 @@ def test_probabilities_and_leads_hold_at_every_corner():
     for _ in range(30):
         lower = rng.normal(size=(1, 4)) * 3
         z = Interval(lower, lower + rng.exponential(size=(1, 4)))
-        low, high = check._softmax_bounds(z)
-        lead = check._smallest_lead(z, np.array([1]))[0]
+        low, high = softmax_bounds(z)
+        lead = smallest_lead(z, np.array([1]))[0]
         corners = [
             np.exp(c) / np.exp(c).sum()
             for c in (np.array(c) for c in itertools.product(*zip(z.lower[0], z.upper[0], strict=True)))
@@ -125,7 +143,7 @@ def test_its_rules_agree_with_the_library():
     upper = lower + rng.exponential(size=(1, 50, 10))
     labels = rng.integers(10, size=50)
     expected = rules.pairwise(torch.from_numpy(lower), torch.from_numpy(upper), torch.from_numpy(labels))
-    own = check._smallest_lead(Interval(lower[0], upper[0]), labels)
+    own = smallest_lead(Interval(lower[0], upper[0]), labels)
     own[np.arange(50), labels] = np.inf
     np.testing.assert_allclose(own.min(1), expected.numpy(), atol=1e-10)
 
@@ -134,8 +152,8 @@ def test_its_rules_agree_with_the_library():
 def test_extreme_logits_raise_nothing(gap):
     z = Interval(np.array([[0.0, gap, -gap]]), np.array([[1.0, gap + 1, 1 - gap]]))
     with np.errstate(all="ignore"):
-        low, high = check._softmax_bounds(z)
-        lead = check._smallest_lead(z, np.array([0]))
+        low, high = softmax_bounds(z)
+        lead = smallest_lead(z, np.array([0]))
     assert np.isfinite(low).all() and np.isfinite(high).all() and np.isfinite(lead).all() and (low <= high).all()
 
 
@@ -158,8 +176,10 @@ def test_an_overflow_inside_confirms_nothing():
         net[6].weight.copy_(torch.tensor([[1.0], [-1.0]]))
     predictor, x = cb.Point(net).predictor(), torch.ones(2, 1)
     record = record_of(predictor, x * 1e-36, torch.zeros(2, dtype=torch.int64), eps=0.0, domain=None)
-    record |= {"inputs_digest": check._inputs_digest(x), "certified": [True] * 2, "predicted": [0] * 2}
-    record |= {"lower": [[0.0, 0.0]] * 2, "upper": [[1.0, 1.0]] * 2}
+    record = restated(
+        record, provenance=provenance(record, inputs_digest=inputs_digest(x)), certified=[True] * 2,
+        predicted=[0] * 2, lower=[[0.0, 0.0]] * 2, upper=[[1.0, 1.0]] * 2,
+    )  # fmt: skip
     result = check_certificate(record, predictor, x)
     assert not result.confirmed.any() and not result.bounds_confirmed.any() and result.holds
 
@@ -252,15 +272,18 @@ def test_radii_of_points_and_of_pixels():
     one = record_of(predictor, x, eps=0.02)
     expected = check_certificate(one, predictor, x)
     for eps in ([0.02] * len(x), [[0.02] * 5], [[0.02] * 5] * len(x)):
-        found = check_certificate({**one, "eps": eps}, predictor, x)
+        found = check_certificate(restated(one, eps=eps), predictor, x)
         assert found.holds and torch.equal(found.confirmed, expected.confirmed)
     larger = [0.02] * len(x)
     marked = one["certified"].index(True)
     larger[marked] = 0.5
     found = check_certificate({**one, "eps": larger}, predictor, x)
     assert not found.confirmed[marked] and int(found.confirmed.sum()) == int(expected.confirmed.sum()) - 1
-    wrong = check_certificate({**one, "eps": [0.02] * 3}, predictor, x)
-    assert "do not fit" in wrong.problems[0]
+    for eps in ([[0.02] * 3], [[0.02]] * len(x), [[[0.02] * 5]]):
+        assert "do not fit" in check_certificate({**one, "eps": eps}, predictor, x).problems[0]
+    for eps in ([0.02] * 3, [0.02] * 5, [[0.02] * 5] * 2):  # not even the number of points
+        with pytest.raises(CorruptFile, match="eps"):
+            check_certificate({**one, "eps": eps}, predictor, x)
 
 
 # Borders
@@ -270,13 +293,13 @@ def test_files(tmp_path):
     predictor, x = small_predictor(), points_for()
     record = record_of(predictor, x)
     (tmp_path / "certificate.json").write_text(json.dumps(record))
-    assert read_certificate(tmp_path) == read_certificate(tmp_path / "certificate.json") == record
+    assert read_record(tmp_path) == read_record(tmp_path / "certificate.json") == record
     for content in ("{", "[]", "\x00"):
         (tmp_path / "broken.json").write_text(content)
         with pytest.raises(CorruptFile):
-            read_certificate(tmp_path / "broken.json")
+            read_record(tmp_path / "broken.json")
     with pytest.raises(FileNotFoundError, match="no certificate"):
-        read_certificate(tmp_path / "nothing.json")
+        read_record(tmp_path / "nothing.json")
 
 
 @dataclass(frozen=True)
@@ -292,7 +315,8 @@ def test_an_unknown_operation_confirms_nothing_and_is_still_attacked():
     predictor = Predictor(Graph((node,), (2,), ("unused",)), {"unused": torch.zeros(1, 1)})
     x = torch.tensor([[0.9, 0.2], [0.5, 0.45]])
     honest = Predictor(Graph((Node("n", operations.ReLU(), ("input",), shape=(2,)),), (2,), ()), predictor.samples)
-    record = record_of(honest, x, eps=0.1) | {"digest": predictor.digest}
+    record = record_of(honest, x, eps=0.1)
+    record |= {"provenance": provenance(record, digest=predictor.digest)}
     record |= {"certified": [True, True], "lower": [[0.0, 0.0]] * 2, "upper": [[1.0, 1.0]] * 2}
     result = check_certificate(record, predictor, x)
     assert "does not know the operation Squared" in result.note

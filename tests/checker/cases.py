@@ -5,7 +5,9 @@ import json
 import torch
 
 import certibayes as cb
-from certibayes.certify.enclosure import Program
+from certibayes.certificates.certificate import parse
+from certibayes.checker.arithmetic import Program
+from certibayes.checker.claim import Claim
 from certibayes.prediction import Predictor
 
 from ..strategies import generator, inputs, make
@@ -32,6 +34,23 @@ def points_for(name: str = "relu", count: int = 12) -> torch.Tensor:
 def record_of(predictor: Predictor, x: torch.Tensor, labels: torch.Tensor | None = None, **settings) -> dict:
     result = cb.certify(predictor, x, labels, **{"eps": 0.02, "domain": DOMAIN, **settings})
     return json.loads(json.dumps(result.to_json()))
+
+
+def provenance(record: dict, **changes) -> dict:
+    """The provenance of a record with other values, settings included."""
+    own = record["provenance"]
+    settings = {name: changes.pop(name, value) for name, value in own["settings"].items()}
+    return {**own, "settings": settings, **changes}
+
+
+def restated(record: dict, **changes) -> dict:
+    """A forgery whose words follow: the statement is the one that the changed record gives."""
+    forged = {**record, **changes}
+    return {**forged, "statement": parse(forged).statement}
+
+
+def claim_of(record: dict) -> Claim:
+    return Claim.of(parse(record))
 
 
 def attackable_points(eps: float = 0.2) -> tuple[Predictor, torch.Tensor, dict, torch.Tensor]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certibayes.certify.arithmetic import Array, Interval, Program, Weights
+from certibayes.checker.arithmetic import Array, Interval, Program, Weights
 from certibayes.networks import Node
 from certibayes.networks import operations as ops
 
@@ -19,14 +19,14 @@ class Round(NamedTuple):
     """Points c + s u + v with ||u||_p <= ρ and |v| <= e, beside the box that holds them too.
 
     Attributes:
-        centre: c, (B, ...).
+        center: c, (B, ...).
         radius: ρ, (B,).
         power: p, 1 or 2.
         scale: s, (1, ...).
         slack: e, (B, ...): what rounding may have done.
     """
 
-    centre: Array
+    center: Array
     radius: Array
     power: int
     scale: Array
@@ -45,8 +45,8 @@ def within_ball(
     dual = np.linalg.norm(rows.reshape(len(rows), -1), 2 if ball.power == 2 else np.inf, axis=1) + 1e-150
     dual = dual if linear else dual.reshape(-1, 1, 1)
     # The layer's own rule pays for rounding, of the sum with c as of one with any other point that is no larger.
-    reach = np.maximum(x.size, np.abs(ball.centre))
-    middle = rule(program, node, weights, Interval(ball.centre - ball.slack, ball.centre + ball.slack))
+    reach = np.maximum(x.size, np.abs(ball.center))
+    middle = rule(program, node, weights, Interval(ball.center - ball.slack, ball.center + ball.slack))
     sizes = {role: np.abs(value) for role, value in weights.items()}
     point = rule(program, node, sizes, Interval(reach, reach))
     spread = ball.radius.reshape(-1, *(1,) * (output.lower.ndim - 1)) * dual * (1 + 2.0**-30)
@@ -55,15 +55,15 @@ def within_ball(
 
 
 def moved(rule: Rule, program: Program, node: Node, weights: Weights, x: Interval, ball: Round) -> Round:
-    """Carry a ball through a reshaping or a normalisation."""
+    """Carry a ball through a reshaping or a normalization."""
     if isinstance(node.operation, ops.Reshape):
-        centre, scale, slack = (
-            part.reshape(len(part), *node.operation.shape) for part in (ball.centre, ball.scale, ball.slack)
+        center, scale, slack = (
+            part.reshape(len(part), *node.operation.shape) for part in (ball.center, ball.scale, ball.slack)
         )
-        return Round(centre, ball.radius, ball.power, scale, slack)
+        return Round(center, ball.radius, ball.power, scale, slack)
     mean, std = (weights[role].reshape(-1, *(1,) * (x.lower.ndim - 2)) for role in ("mean", "std"))
-    reach = np.maximum(x.size, np.abs(ball.centre))
+    reach = np.maximum(x.size, np.abs(ball.center))
     ends = (rule(program, node, weights, Interval(end, end)) for end in (reach, -reach))
     lost = np.maximum(*(end.upper - end.lower for end in ends))
     factor = (1 + 2.0**-40) / np.abs(std)
-    return Round((ball.centre - mean) / std, ball.radius, ball.power, ball.scale * factor, ball.slack * factor + lost)
+    return Round((ball.center - mean) / std, ball.radius, ball.power, ball.scale * factor, ball.slack * factor + lost)

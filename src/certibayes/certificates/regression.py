@@ -1,0 +1,154 @@
+"""How far predictions can move: the record of ``certify_regression``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from certibayes.certificates import reading
+from certibayes.certificates.names import NORMS, ROUNDINGS
+from certibayes.certificates.provenance import Provenance
+from certibayes.certificates.result import Proved, require_same_words
+from certibayes.certificates.words import (
+    Domain,
+    ball_in_words,
+    distance_in_words,
+    origin_in_words,
+    proof_in_words,
+    samples_in_words,
+)
+from certibayes.errors import CorruptFile
+
+SETTINGS = ("bounds",)
+ENDS = ("predicted", "reference", "lower", "upper", "network_lower", "network_upper")
+PLAIN = (*ENDS, "tolerance", "eps", "norm", "domain", "rounding", "targets_given")
+KEYS = ("kind", "statement", *PLAIN, "deviation", "certified", "provenance")
+
+
+@dataclass(frozen=True)
+class RegressionCertificate(Proved):
+    """What was proved about the predictions for a batch of points.
+
+    Attributes:
+        predicted: predictive mean at the point itself, (B, outputs).
+        reference: what deviations are measured from: the targets where they were given, else ``predicted``; float64.
+        lower: the predictive mean is at least this over the ball, float64 (B, outputs).
+        upper: at most this, float64 (B, outputs).
+        network_lower: every single network's output is at least this over the ball, float64 (B, outputs).
+        network_upper: at most this, float64 (B, outputs).
+        tolerance: allowed deviation, or None.
+        eps: as in a certificate.
+        domain: as in a certificate.
+        rounding: as in a certificate.
+        provenance: predictor, points and settings.
+        targets_given: whether the reference are targets.
+        norm: of the distance from the point: ``"linf"``, ``"l2"`` or ``"l1"``.
+    """
+
+    kind: ClassVar[str] = "regression certificate"
+
+    predicted: Tensor
+    reference: Tensor
+    lower: Tensor
+    upper: Tensor
+    network_lower: Tensor
+    network_upper: Tensor
+    tolerance: float | None
+    eps: float | Tensor
+    domain: Domain
+    rounding: str
+    provenance: Provenance
+    targets_given: bool
+    norm: str = "linf"
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.predicted)
+
+    @property
+    def deviation(self) -> Tensor:
+        """Over the ball the predictive mean is never further than this from the reference, float64 (B, outputs)."""
+        largest = torch.maximum(self.upper - self.reference, self.reference - self.lower)
+        return largest * (1 + 2.0**-50)  # the subtraction rounds
+
+    @property
+    def certified(self) -> Tensor | None:
+        """Where no output deviates by more than the tolerance, (B,); None without a tolerance."""
+        return None if self.tolerance is None else (self.deviation <= self.tolerance).all(-1)
+
+    @property
+    def certified_fraction(self) -> float | None:
+        """Fraction of all points that are certified; None without a tolerance."""
+        certified = self.certified
+        if certified is None:
+            return None
+        return float(certified.double().mean()) if len(self) else 0.0
+
+    @property
+    def statement(self) -> str:
+        """What was proved, in words built from this record alone."""
+        certified, marked = self.certified, ""
+        if certified is not None:
+            where = "the target" if self.targets_given else "the prediction at the point itself (predicted)"
+            marked = (
+                f"For each point marked certified ({int(certified.sum())} of {len(self)}), it is nowhere further than "
+                f"{self.tolerance!r} from {where}. "
+            )
+        return (
+            f"For every point and {ball_in_words(self.eps, self.norm, self.domain)}, the predictive mean of "
+            f"{samples_in_words(self.provenance)} lies between lower and upper, and the output of each of these "
+            f"networks between network_lower and network_upper. {marked}"
+            f"Proved {proof_in_words(self.provenance, self.rounding)}. "
+            "Nothing is said about observation noise, other weight samples, other radii or other kinds of change. "
+            f"{origin_in_words(self.provenance)}"
+        )
+
+    def __repr__(self) -> str:
+        certified = self.certified
+        what = "" if certified is None else f"{int(certified.sum())} of "
+        within = "" if certified is None else f" certified up to {self.tolerance:g}"
+        distance = "radii given" if isinstance(self.eps, Tensor) else distance_in_words(self.eps, self.norm)
+        return f"RegressionCertificate({what}{len(self)} points{within} within {distance}, {self.rounding})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain lists, numbers and strings."""
+        return {
+            "kind": self.kind,
+            "statement": self.statement,
+            **{name: reading.plain(getattr(self, name)) for name in (*PLAIN, "deviation", "certified")},
+            "provenance": self.provenance.to_json(),
+        }
+
+    @staticmethod
+    def from_json(record: dict[str, Any]) -> RegressionCertificate:
+        """Read ``to_json``'s answer.
+
+        Raises:
+            CorruptFile: it is incomplete, its parts do not fit together, or its words are not those of the record.
+        """
+        reading.require_keys(record, KEYS, "this certificate")
+        reading.choice(record["kind"], (RegressionCertificate.kind,), "the kind")
+        ends = {name: reading.numbers(record[name], name, 2) for name in ENDS}
+        points = len(ends["lower"])
+        if len({end.shape for end in ends.values()}) > 1:
+            raise CorruptFile("this certificate's parts are not all about the same points and outputs.")
+        result = RegressionCertificate(
+            **{name: end if points else end.view(0, 0) for name, end in ends.items()},
+            tolerance=None if record["tolerance"] is None else reading.number(record["tolerance"], "tolerance"),
+            eps=reading.radii(record["eps"], points),
+            domain=reading.domain(record["domain"], points),
+            rounding=reading.choice(record["rounding"], ROUNDINGS, "rounding"),
+            provenance=Provenance.from_json(record["provenance"], SETTINGS),
+            targets_given=reading.truth(record["targets_given"], "targets_given"),
+            norm=reading.choice(record["norm"], NORMS, "norm"),
+        )
+        derived = {name: reading.plain(getattr(result, name)) for name in ("deviation", "certified")}
+        if any(record[name] != value for name, value in derived.items()):
+            raise CorruptFile("this certificate contradicts itself: deviations or marks do not follow from its bounds.")
+        if bool((result.lower > result.upper).any() or (result.network_lower > result.network_upper).any()):
+            raise CorruptFile("this certificate contradicts itself: lower bounds exceed upper bounds.")
+        require_same_words(record, result)
+        return result
