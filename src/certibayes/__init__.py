@@ -9,18 +9,22 @@ from certibayes import bounds, data, networks, regions
 from certibayes._version import __version__
 from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
-from certibayes.certify import (
-    Certificate,
-    Radius,
+from certibayes.certificates import Certificate, Provenance, Radius, load_certificate
+from certibayes.certification import (
+    Auto,
+    Best,
+    Elided,
+    Joint,
+    Method,
+    Pairwise,
+    Theorem1,
     certified_radius,
     certify,
     certify_abstention,
     certify_regression,
     entropy_bounds,
-    posterior_predictive_bounds,
-    robust_probability,
-    samples_needed,
 )
+from certibayes.checker import check_certificate
 from certibayes.errors import CertibayesError
 from certibayes.inference import (
     BBB,
@@ -62,6 +66,7 @@ from certibayes.posteriors import (
     load,
 )
 from certibayes.prediction import Predictor
+from certibayes.statistical import posterior_predictive_bounds, robust_probability, samples_needed
 from certibayes.uncertainty import Diagnostics, Uncertainty, diagnose, uncertainty
 
 __all__ = [
@@ -77,23 +82,30 @@ __all__ = [
     "VOGN",
     "Algorithm",
     "Attacked",
+    "Auto",
+    "Best",
     "Categorical",
     "CertibayesError",
     "Certificate",
     "DeepEnsemble",
     "Diagnostics",
     "DiagonalGaussian",
+    "Elided",
     "Exponential",
     "GaussianPrior",
+    "Joint",
     "Laplace",
     "LastLayerGaussian",
     "Likelihood",
     "LinearRamp",
     "LowRankGaussian",
+    "Method",
     "NoisyAdam",
+    "Pairwise",
     "Point",
     "Posterior",
     "Predictor",
+    "Provenance",
     "Quantiles",
     "Radius",
     "Rayleigh",
@@ -102,6 +114,7 @@ __all__ = [
     "Samples",
     "Schedule",
     "Support",
+    "Theorem1",
     "TwoPoint",
     "Uncertainty",
     "__version__",
@@ -111,11 +124,13 @@ __all__ = [
     "certify",
     "certify_abstention",
     "certify_regression",
+    "check_certificate",
     "data",
     "diagnose",
     "entropy_bounds",
     "fit",
     "load",
+    "load_certificate",
     "networks",
     "posterior_predictive_bounds",
     "regions",

@@ -284,7 +284,7 @@ def test_statements_name_bounds_and_rule(bounds, rule):
     result = cb.certify(_predictor(), _points(3), eps=0.03, bounds=bounds, rule=rule, domain=DOMAIN)
     assert f"{bounds} bounds and the rule {rule}" in result.statement
     record = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert record["bounds"] == bounds and record["rule"] == rule
+    assert record["provenance"]["settings"] == {"bounds": bounds, "rule": rule, "intermediates": "ibp"}
 
 
 def test_statements_tell_radii_of_points_from_radii_of_inputs():

@@ -12,7 +12,8 @@ from scipy.optimize import linprog
 from torch import nn
 
 import certibayes as cb
-from certibayes.certify import certify_in_shards, check_certificate
+from certibayes.certify import certify_in_shards
+from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile, InvalidInput
 
 from ..strategies import distance, generator, into_ball, law, seeds
@@ -245,14 +246,14 @@ def test_the_checker_confirms_with_normalisation_and_convolutions(norm, rounding
     assert int(check.confirmed.sum()) >= int(result.certified.sum()) - 3
 
 
-def test_a_stored_certificate_that_names_no_norm_means_linf(trained):
+def test_a_stored_certificate_names_its_norm(trained):
     predictor, x, y = trained
     record = cb.certify(predictor, x, y, eps=0.02, domain=DOMAIN).to_json()
-    assert record.pop("norm") == "linf"
-    check = check_certificate(record, predictor, x)
-    assert check.holds and bool(check.confirmed.any())
-    with pytest.raises(CorruptFile):
+    with pytest.raises(CorruptFile, match="linf, l2, l1"):
         check_certificate({**record, "norm": "l3"}, predictor, x)
+    assert record.pop("norm") == "linf"
+    with pytest.raises(CorruptFile, match="missing: norm"):
+        check_certificate(record, predictor, x)
 
 
 def test_radii_are_for_points_and_norms_are_known(trained):

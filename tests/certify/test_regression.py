@@ -72,7 +72,7 @@ def test_radii_for_every_point_and_every_value(bounds):
         radius = eps[:, None] if eps.shape == (8,) else eps
         for points in points_of(*ball(x, radius.expand(8, 5)), 12, 0):
             _assert_holds(result, predictor, points)
-        assert "given l-infinity radii" in result.statement and "radii" in repr(result)
+        assert "l-infinity radius given for" in result.statement and "radii" in repr(result)
         json.dumps(result.to_json())
 
 
@@ -207,7 +207,7 @@ def test_words_and_json():
     assert predictor.digest[:16] in result.statement
     record = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert record["statement"] == result.statement and record["domain"] == [0.0, 1.0] and record["norm"] == "linf"
-    assert len(record["lower"]) == len(record["certified"]) == 5 and record["digest"] == predictor.digest
+    assert len(record["lower"]) == len(record["certified"]) == 5 and record["provenance"]["digest"] == predictor.digest
     assert "of 5 points certified up to 0.5 within l-infinity distance 0.125" in repr(result)
     free = certify_regression(predictor, x, predictor(x), eps=0.125)
     assert "certified" not in free.statement and "values in" not in free.statement

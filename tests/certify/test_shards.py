@@ -164,6 +164,27 @@ def test_a_posterior_is_told_what_to_do(case, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+def test_reasons_keep_their_points(case, tmp_path, monkeypatch):
+    """Of a point that nothing could be concluded about, also when the shards are read again."""
+    certify = cb.certify
+
+    def partly(*arguments, **settings):
+        return replace(certify(*arguments, **settings), reasons={1: f"{len(arguments[1])} points"})
+
+    monkeypatch.setattr(shards, "certify", partly)
+    expected = {1: "10 points", 11: "10 points", 21: "3 points"}
+    for _ in range(2):
+        assert certify_in_shards(*case, tmp_path, shard=10, **SETTINGS).reasons == expected
+
+
+def test_certificates_of_two_predictors_are_not_put_together(case):
+    predictor, x, y = case
+    other = cb.Point(nn.Linear(3, 4)).predictor()
+    parts = [cb.certify(one, x, y, **SETTINGS) for one in (predictor, other)]
+    with pytest.raises(InvalidInput, match="provenance"):
+        shards.join(parts, "0" * 64)
+
+
 class TestBudget:
     def test_shards_share_what_earlier_ones_left(self, case, tmp_path, monkeypatch):
         shares, stops, certify = [], [3], cb.certify

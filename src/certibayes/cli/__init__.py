@@ -6,6 +6,7 @@ import typer
 
 from certibayes.cli.attack import attack_command
 from certibayes.cli.certify import certify_command
+from certibayes.cli.check import check_command
 from certibayes.cli.data import data_app
 from certibayes.cli.demo import demo_command
 from certibayes.cli.info import info_command
@@ -18,7 +19,7 @@ app = typer.Typer(
     name="certibayes",
     help="Bayesian neural networks with honest uncertainty and a proof of robustness.\n\n"
     "Start with [bold]certibayes demo[/bold]. Exit codes: 0 done, 1 error, 2 wrong usage, 3 below --at-least or "
-    "refuted by --verify, 130 interrupted.",
+    "not upheld by check, 130 interrupted.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command("demo")(demo_command)
 app.command("train")(train_command)
 app.command("certify")(certify_command)
+app.command("check")(check_command)
 app.command("radius")(radius_command)
 app.command("attack")(attack_command)
 app.command("uncertainty")(uncertainty_command)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from certibayes.certify import ALL_RULES, BOUNDS, INTERMEDIATES, Certificate, certify
-from certibayes.certify.certificate import bounds_in_words
-from certibayes.certify.check import Check, check_certificate, read_certificate
-from certibayes.certify.shards import certify_in_shards
+from certibayes.certificates import Certificate
+from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS, as_method, certify
+from certibayes.certification.shards import certify_in_shards
 from certibayes.cli.opening import OpenedRun, open_run
 from certibayes.cli.options import (
     AtLeast,
@@ -28,19 +26,34 @@ from certibayes.cli.options import (
     SamplesOption,
     SeedOption,
 )
-from certibayes.cli.terminal import BELOW_BAR, check_bar, console, notes, print_json, progress_bar, told_plainly
-from certibayes.errors import CorruptFile, Interrupted
+from certibayes.cli.terminal import check_bar, console, print_json, progress_bar, told_plainly
+from certibayes.errors import Interrupted, InvalidInput
 from certibayes.experiments.tables import FORMATS, require_format, write_table
 from certibayes.posteriors.storage import write_atomically
 from certibayes.uncertainty import uncertainty
 
 BoundsOption = Annotated[
     str | None,
-    typer.Option("--bounds", help=f"How networks are bounded: {', '.join(BOUNDS)}. By default what the rule needs."),
+    typer.Option("--bounds", help=f"How networks are bounded: {', '.join(BOUNDS)}. By default what the method needs."),
 ]
-RuleOption = Annotated[str, typer.Option("--rule", help=f"How the bounds are combined: {', '.join(ALL_RULES)}.")]
-IntermediatesOption = Annotated[
+MethodOption = Annotated[
     str,
+    typer.Option(
+        "--method",
+        help=f"How points are proved: {', '.join(METHODS)}. auto: intervals, then CROWN where they do not suffice. "
+        "theorem1: the paper's rule. best: everything there is.",
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        help="Seconds for attacks and branch and bound on points the bounds leave open (method best); with OUT for all "
+        "shards together.",
+    ),
+]
+IntermediatesOption = Annotated[
+    str | None,
     typer.Option(
         "--intermediates",
         help=f"What linear bounds know of the layers in between: {' or '.join(INTERMEDIATES)}. ibp: intervals. crown: "
@@ -58,8 +71,8 @@ def certify_command(
     eps: EpsOption = 0.1,
     norm: NormOption = "linf",
     bounds: BoundsOption = None,
-    rule: RuleOption = "theorem1",
-    intermediates: IntermediatesOption = "ibp",
+    method: MethodOption = "auto",
+    intermediates: IntermediatesOption = None,
     rounding: RoundingOption = "outward",
     samples: SamplesOption = None,
     seed: SeedOption = 0,
@@ -74,19 +87,12 @@ def certify_command(
             "goes on there. A name that ends in .json stands for the certificate alone.",
         ),
     ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option(
-            "--budget",
-            help="Seconds for attacks and splitting on points the bounds leave open (rule best); with OUT for all "
-            "shards together.",
-        ),
-    ] = None,
+    budget: BudgetOption = None,
     form: Annotated[str, typer.Option("--format", help=f"The table's format: {' or '.join(FORMATS)}.")] = "csv",
     shard: Annotated[int, typer.Option("--shard", help="Points after which OUT is brought up to date.")] = 500,
     verify: Annotated[
         Path | None,
-        typer.Option("--verify", help="Prove nothing new; check this certificate (a file, or OUT) independently."),
+        typer.Option("--verify", hidden=True),
     ] = None,
     at_least: AtLeast = None,
     as_json: JsonOption = False,
@@ -96,20 +102,18 @@ def certify_command(
     The proof is about the predictor made of SAMPLES weight samples drawn with SEED; the same samples predict.
     Fractions are of all points; a certified point is also classified correctly.
 
-    With --verify, a certificate that was written by --out is checked by a second, independent program: exit code 0 if
-    nothing in it is refuted, 3 otherwise.
+    What --out writes is checked by a second, independent program: certibayes check RUN OUT.
 
-    Example: certibayes certify runs/a --eps 0.1 --rule pairwise --out runs/a-certified
+    Example: certibayes certify runs/a --eps 0.1 --method theorem1 --out runs/a-certified
     """
     with told_plainly():
         if verify is not None:
-            _verify(verify, run, dataset, data_dir, samples, seed, limit, device, as_json)
-            return
+            raise InvalidInput(f"--verify is a command of its own now: certibayes check {run} {verify}")
         require_format(form)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
+        chosen = as_method(method, bounds=bounds, intermediates=intermediates, budget=budget)
         settings: dict[str, Any] = {
-            "eps": eps, "norm": norm, "bounds": bounds, "rule": rule, "rounding": rounding, "domain": case.domain,
-            "intermediates": intermediates, "budget": budget,
+            "eps": eps, "norm": norm, "domain": case.domain, "method": chosen, "rounding": rounding,
         }  # fmt: skip
         with progress_bar("certifying", shown=not as_json) as move:
             if out is None or out.suffix == ".json":
@@ -121,6 +125,8 @@ def certify_command(
                     )
                 except KeyboardInterrupt:
                     raise Interrupted(f"stopped. Finished points are in {out}; the same command goes on.") from None
+        # Only here is it known how the samples were drawn.
+        result = replace(result, provenance=replace(result.provenance, seed=seed))
         record = _summary(case, result)
         if out is not None:
             _store(out, form, result, record)
@@ -142,7 +148,7 @@ def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
         "norm": result.norm,
         "bounds": result.bounds,
         "intermediates": result.intermediates,
-        "rule": result.rule,
+        "method": result.rule,
         "rounding": result.rounding,
         "samples": result.samples,
         "dataset": case.dataset,
@@ -165,9 +171,8 @@ def _answers(result: Certificate) -> dict[str, float]:
 
 
 def _store(out: Path, form: str, result: Certificate, record: dict[str, Any]) -> None:
-    certificate = json.dumps(result.to_json()).encode()
     if out.suffix == ".json":
-        write_atomically(out, certificate)
+        result.save(out)
         return
     columns: dict[str, Any] = {
         "point": range(len(result)),
@@ -180,7 +185,7 @@ def _store(out: Path, form: str, result: Certificate, record: dict[str, Any]) ->
     for end, values in (("lower", result.lower), ("upper", result.upper)):
         columns |= {f"{end}_{c}": column for c, column in enumerate(values.T.tolist())}
     write_table(out / f"points.{form}", columns, form)
-    write_atomically(out / "certificate.json", certificate)
+    result.save(out / "certificate.json")
     write_atomically(out / "summary.json", (json.dumps(record, indent=2) + "\n").encode())
 
 
@@ -188,7 +193,7 @@ def _print(result: Certificate, record: dict[str, Any]) -> None:
     norm = "" if result.norm == "linf" else f" in {result.norm}"
     console.print(
         f"[bold green]{100 * result.certified_fraction:.2f}%[/bold green] of {len(result)} points certified at "
-        f"eps {result.eps:g}{norm} ({result.bounds}, {result.rule}); accuracy {100 * result.accuracy:.2f}%",
+        f"eps {result.eps:g}{norm} ({result.rule}, {result.bounds} bounds); accuracy {100 * result.accuracy:.2f}%",
         highlight=False,
     )
     if result.attacked is not None:
@@ -201,79 +206,6 @@ def _print(result: Certificate, record: dict[str, Any]) -> None:
         f"disagreement {record['disagreement']:.4f}",
         highlight=False,
     )
+    if result.hint:
+        console.print(result.hint, highlight=False)
     console.print(f"\n{result.statement}", highlight=False)
-
-
-def _verify(
-    file: Path,
-    run: Path,
-    dataset: str | None,
-    data_dir: Path | None,
-    samples: int | None,
-    seed: int,
-    limit: int | None,
-    device: str | None,
-    as_json: bool,
-) -> None:
-    """Check a certificate and exit with code 3 if it does not hold."""
-    record = read_certificate(file)
-    try:
-        count, drawn = len(record["labels"]), int(record["samples"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFile(f"{file} is not a certificate, or it is incomplete ({error!r}).") from error
-    # What the certificate says of itself is only where to look; digests decide whether it was found there.
-    case = open_run(run, dataset, data_dir, samples or max(drawn, 1), seed, limit or max(count, 1), device)
-    with progress_bar("checking", shown=not as_json) as move:
-        check = check_certificate(record, case.predictor, case.x, progress=move)
-    same_labels = not check.problems and record["labels"] == case.y.tolist()
-    if as_json:
-        print_json(
-            {
-                "holds": check.holds,
-                "problems": list(check.problems),
-                **check.counts(),
-                "eps": record["eps"],
-                "norm": record.get("norm", "linf"),
-                "labels_of_dataset": same_labels,
-                "note": check.note,
-            }
-        )
-    else:
-        _print_check(check, record, same_labels)
-    if not check.holds:
-        raise typer.Exit(BELOW_BAR)
-
-
-def _print_check(check: Check, record: dict[str, Any], same_labels: bool) -> None:
-    for problem in check.problems:
-        notes.print(Text(f"{problem}.", style="red"), soft_wrap=True)
-    if check.problems:
-        notes.print("nothing was checked; are RUN, --dataset, --samples, --seed and --limit those of the certificate?")
-        return
-    counts = check.counts()
-    table = Table(title=f"{counts['points']} points, checked independently", title_style="bold")
-    table.add_column("")
-    for name in ("claimed", "confirmed", "not confirmed", "refuted"):
-        table.add_column(name, justify="right")
-    rows = (
-        ("class certified", counts["certified"], ""),
-        ("bounds on probabilities", counts["points"], "bounds_"),
-    )
-    for title, claimed, prefix in rows:
-        found = [counts[f"{prefix}{name}"] for name in ("confirmed", "not_confirmed", "refuted")]
-        table.add_row(title, str(claimed), *map(str, found), style="red" if found[-1] else None)
-    console.print(table)
-    if check.note:
-        console.print(check.note, highlight=False)
-    if counts["not_confirmed"] or counts["bounds_not_confirmed"]:
-        console.print(
-            "Not confirmed means: plain intervals do not prove it. The certificate was made with "
-            f"{bounds_in_words(str(record.get('bounds')), str(record.get('intermediates', 'ibp')))} and the rule "
-            f"{record.get('rule')}, in {record['rounding']} rounding.",
-            highlight=False,
-        )
-    if not same_labels:
-        console.print(
-            "The labels are not those of the data set, so the certified fraction is no robust accuracy.",
-            highlight=False,
-        )

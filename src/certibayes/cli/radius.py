@@ -9,8 +9,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.certify.radius import Radius, certified_radius
-from certibayes.cli.certify import BoundsOption, IntermediatesOption, RoundingOption, RuleOption
+from certibayes.certificates import Radius
+from certibayes.certification import as_method, certified_radius
+from certibayes.cli.certify import BoundsOption, BudgetOption, IntermediatesOption, MethodOption, RoundingOption
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import (
     DataDir,
@@ -35,8 +36,9 @@ def radius_command(
     dataset: DatasetOption = None,
     norm: NormOption = "linf",
     bounds: BoundsOption = None,
-    rule: RuleOption = "theorem1",
-    intermediates: IntermediatesOption = "ibp",
+    method: MethodOption = "auto",
+    intermediates: IntermediatesOption = None,
+    budget: BudgetOption = None,
     rounding: RoundingOption = "outward",
     largest: Annotated[float, typer.Option("--largest", help="Largest radius to try.")] = 0.5,
     tolerance: Annotated[float, typer.Option("--tolerance", help="How closely to find the radius.")] = 1e-3,
@@ -60,10 +62,11 @@ def radius_command(
         form = "parquet" if out is not None and out.suffix == ".parquet" else "csv"
         require_format(form)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
+        chosen = as_method(method, bounds=bounds, intermediates=intermediates, budget=budget)
         with progress_bar("bisecting", shown=not as_json) as move:
             result = certified_radius(
-                case.predictor, case.x, case.y, norm=norm, bounds=bounds, rule=rule, rounding=rounding,
-                domain=case.domain, largest=largest, tolerance=tolerance, intermediates=intermediates, progress=move,
+                case.predictor, case.x, case.y, norm=norm, domain=case.domain, method=chosen, rounding=rounding,
+                largest=largest, tolerance=tolerance, progress=move,
             )  # fmt: skip
         if out is not None:
             _store(out, form, result)
@@ -74,8 +77,8 @@ def radius_command(
                 {
                     "n": len(result), "accuracy": accuracy, "mean_radius": result.mean, "median_radius": result.median,
                     "certified": {f"{eps:g}": share for eps, share in shares.items()}, "largest": largest,
-                    "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "rule": rule, "rounding": rounding,
-                    "intermediates": intermediates, "samples": result.samples, "dataset": case.dataset,
+                    "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "method": result.rule, "rounding": rounding,
+                    "intermediates": result.intermediates, "samples": result.samples, "dataset": case.dataset,
                     "digest": result.digest, "statement": result.statement,
                 }
             )  # fmt: skip
@@ -83,7 +86,7 @@ def radius_command(
         measured = "" if norm == "linf" else f" in {norm}"
         console.print(
             f"mean radius [bold green]{result.mean:.4f}[/bold green], median {result.median:.4f}{measured} over "
-            f"{len(result)} points ({result.bounds}, {rule}); accuracy {100 * accuracy:.2f}%",
+            f"{len(result)} points ({result.rule}, {result.bounds} bounds); accuracy {100 * accuracy:.2f}%",
             highlight=False,
         )
         table = Table("radius", "certified")

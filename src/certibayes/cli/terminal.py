@@ -3,7 +3,7 @@
 0    done
 1    an error, told in a sentence
 2    wrong usage (typer's own)
-3    done, but a bar set by --at-least was missed, or --verify refuted a certificate
+3    done, but a bar set by --at-least was missed, or a certificate did not stand its check
 130  interrupted; the message says how to go on
 """
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from certibayes import data
 from certibayes.attack import attack
 from certibayes.bounds import Domain
-from certibayes.certify import certified_radius, certify
+from certibayes.certification import Best, Elided, Method, as_method, certified_radius, certify
 from certibayes.experiments.figures import rules_figure
 from certibayes.experiments.grid import Figures, Judging, run_grid
 from certibayes.experiments.inference_study import METHODS
@@ -48,6 +48,10 @@ class Step(NamedTuple):
     rule: str
     bounds: str
     splits: bool = False
+
+    def method(self, budget: float | None) -> Method:
+        """Return the method, with so many seconds for splitting."""
+        return as_method(self.rule, bounds=self.bounds, budget=budget)
 
     @property
     def name(self) -> str:
@@ -113,7 +117,7 @@ def _certified(
 ) -> tuple[Figures, Tensor]:
     """Return what a rule proves and how long it takes, and which points."""
     began = time.monotonic()
-    result = certify(predictor, x, y, eps=eps, rule=step.rule, bounds=step.bounds, domain=domain, budget=budget)
+    result = certify(predictor, x, y, eps=eps, method=step.method(budget), domain=domain)
     certified = result.certified.to(x.device)
     found: Figures = {"certified": result.certified_fraction, "seconds": round(time.monotonic() - began, 2)}
     if budget is not None:
@@ -138,7 +142,7 @@ def _attacks(predictor: Predictor, x: Tensor, y: Tensor, eps: float, domain: Dom
 
 
 def _pairwise_radius(predictor: Predictor, x: Tensor, y: Tensor, domain: Domain) -> float:
-    return certified_radius(predictor, x, y, rule="pairwise", domain=domain, tolerance=TOLERANCE).mean
+    return certified_radius(predictor, x, y, method="pairwise", domain=domain, tolerance=TOLERANCE).mean
 
 
 class Trial(NamedTuple):
@@ -146,8 +150,7 @@ class Trial(NamedTuple):
 
     models: list[Predictor]
     points: int
-    rule: str
-    bounds: str
+    method: Method
     tolerance: float = TOLERANCE
 
 
@@ -158,9 +161,9 @@ def _trials(predictor: Predictor, x: Tensor, y: Tensor, domain: Domain, robust: 
         for i in range(predictor.size)
     ]
     trials = {
-        "predictor": Trial([predictor], len(x), "best", "crown"),
-        "predictor, hull": Trial([predictor], HULL_POINTS if robust else 0, "best", "hull", HULL_TOLERANCE),
-        "single networks": Trial(alone, len(x), "elided", "crown"),
+        "predictor": Trial([predictor], len(x), Best("crown")),
+        "predictor, hull": Trial([predictor], HULL_POINTS if robust else 0, Best("hull"), HULL_TOLERANCE),
+        "single networks": Trial(alone, len(x), Elided("crown")),
     }
     return {
         name: _attacked_at_radii(trial, x[: trial.points], y[: trial.points], domain) for name, trial in trials.items()
@@ -172,7 +175,7 @@ def _attacked_at_radii(trial: Trial, x: Tensor, y: Tensor, domain: Domain) -> Fi
     radii, fallen, trials = [], 0, 0
     for model in trial.models:
         found = certified_radius(
-            model, x, y, rule=trial.rule, bounds=trial.bounds, domain=domain, tolerance=trial.tolerance
+            model, x, y, method=trial.method, domain=domain, tolerance=trial.tolerance
         )
         radii.append(found.mean)
         reached = found.certified.to(x.device)

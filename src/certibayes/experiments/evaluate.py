@@ -11,7 +11,8 @@ from torch import Tensor
 
 from certibayes.attack import Attacked, attack
 from certibayes.bounds import Domain
-from certibayes.certify import Certificate, certify
+from certibayes.certificates import Certificate
+from certibayes.certification import Method, certify
 from certibayes.prediction import Predictor
 from certibayes.uncertainty import Uncertainty, expected_calibration_error, uncertainty
 
@@ -61,7 +62,7 @@ def evaluate(
     *,
     eps: float,
     domain: Domain,
-    rule: str = "theorem1",
+    method: str | Method = "theorem1",
     steps: int = 20,
     restarts: int = 2,
     seed: int = 0,
@@ -69,7 +70,7 @@ def evaluate(
 ) -> Evaluation:
     """Certify, attack and measure a predictor on a test set; ``stage`` is told what comes next."""
     stage("certifying")
-    certificate = certify(predictor, x, y, eps=eps, rule=rule, domain=domain)
+    certificate = certify(predictor, x, y, eps=eps, method=method, domain=domain)
     stage("attacking")
     attacked = attack(predictor, x, y, eps=eps, domain=domain, steps=steps, restarts=restarts, seed=seed)
     stage("measuring uncertainty")

@@ -38,7 +38,7 @@ class Judging:
     Attributes:
         eps: radius of certificates and attacks.
         samples: weight samples of the predictor; all that are held, where there are fewer.
-        rule: of certification.
+        method: of certification, by name.
         limit: take only the first so many test images.
         steps: iterations of the attack.
         restarts: of the attack.
@@ -48,7 +48,7 @@ class Judging:
 
     eps: float
     samples: int = 35
-    rule: str = "theorem1"
+    method: str = "theorem1"
     limit: int | None = None
     steps: int = 20
     restarts: int = 2
@@ -149,7 +149,7 @@ def _judge(posterior: Posterior, spec: TrainSpec, judging: Judging) -> Figures:
     predictor = judging.predictor(posterior)
     x, y = (tensor[: judging.limit].to(predictor.device) for tensor in dataset.test)
     found = evaluate(
-        predictor, x, y, eps=judging.eps, domain=dataset.domain, rule=judging.rule, steps=judging.steps,
+        predictor, x, y, eps=judging.eps, domain=dataset.domain, method=judging.method, steps=judging.steps,
         restarts=judging.restarts,
     )  # fmt: skip
     metadata = posterior.metadata

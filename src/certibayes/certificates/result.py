@@ -1,0 +1,98 @@
+"""What all results have in common: a statement built from the record, JSON, a file, and where they come from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+from certibayes.certificates import reading
+from certibayes.certificates.provenance import Provenance
+from certibayes.errors import CorruptFile
+from certibayes.posteriors.storage import write_atomically
+
+
+class Stated:
+    """A record of what was proved, with its words."""
+
+    kind: ClassVar[str]
+    """What the record is, as its file says."""
+
+    @property
+    def statement(self) -> str:
+        """What was proved, in words built from this record alone."""
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as plain lists, numbers and strings, with the statement beside it."""
+        raise NotImplementedError
+
+    def save(self, path: Path | str) -> None:
+        """Write the record as JSON; an earlier file is replaced whole or not at all."""
+        write_atomically(Path(path), (json.dumps(self.to_json(), allow_nan=False) + "\n").encode())
+
+
+class Traced:
+    """Something with a provenance, whose parts can be asked of it directly."""
+
+    provenance: Provenance
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the predictor."""
+        return self.provenance.digest
+
+    @property
+    def inputs_digest(self) -> str:
+        """SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it."""
+        return self.provenance.inputs_digest
+
+    @property
+    def samples(self) -> int:
+        """Number N of weight samples of the predictor."""
+        return self.provenance.samples
+
+    @property
+    def seed(self) -> int | None:
+        """Seed of the weight samples, where it is known."""
+        return self.provenance.seed
+
+    @property
+    def device(self) -> str:
+        """Where it was proved, ``"cpu"`` or ``"cuda"``."""
+        return self.provenance.device
+
+    @property
+    def dtype(self) -> str:
+        """Precision of the predictor."""
+        return self.provenance.dtype
+
+    @property
+    def version(self) -> str:
+        """Version of certibayes."""
+        return self.provenance.version
+
+    @property
+    def bounds(self) -> str:
+        """How networks were bounded."""
+        return self.provenance.settings["bounds"]
+
+    @property
+    def rule(self) -> str:
+        """How the bounds of N networks were combined."""
+        return self.provenance.settings["rule"]
+
+    @property
+    def intermediates(self) -> str:
+        """What linear bounds knew of the layers in between: ``"ibp"`` for intervals, or ``"crown"``."""
+        return self.provenance.settings.get("intermediates", "ibp")
+
+
+class Proved(Traced, Stated):
+    """A result with a provenance and a statement."""
+
+
+def require_same_words(record: dict[str, Any], result: Stated) -> None:
+    """Raise unless a stored statement is the one that the record gives."""
+    if reading.text(record["statement"], "the statement") != result.statement:
+        raise CorruptFile("the statement is not what the record says; one of the two was changed after it was written.")

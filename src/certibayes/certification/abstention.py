@@ -1,0 +1,152 @@
+"""Certified uncertainty: what a certificate's class bounds say about confidence and entropy over the whole ball.
+
+A certificate holds l <= p(x) <= u for the class probabilities of every input x of the ball. So no input can be
+classified with more confidence than the largest u_c: where that is at most τ, it is proved that a rule which abstains
+below confidence τ abstains on the whole ball, as it should far from the data. And the entropy of p(x) lies between the
+extremes of H over the polytope {p : l <= p <= u, Σ p = 1}.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from certibayes.certificates import Abstention, Certificate
+from certibayes.errors import InvalidInput, UnsoundBounds
+
+MOST_CLASSES_ENUMERATED = 10
+"""Up to this number of classes the smallest entropy is found exactly, among at most C 2^(C-1) vertices."""
+
+
+def max_confidence(certificate: Certificate) -> Tensor:
+    """Bound the confidence, max_c p_c(x), over the ball from above; float64 (B,)."""
+    return certificate.upper.amax(-1)
+
+
+def abstains(certificate: Certificate, tau: float) -> Tensor:
+    """Tell where it is proved that no input of the ball is classified with confidence above ``tau``, (B,)."""
+    if not 0 < tau <= 1:
+        raise InvalidInput(f"tau is a confidence in (0, 1], got {tau}.")
+    return max_confidence(certificate) <= tau
+
+
+@torch.no_grad()
+def entropy_bounds(certificate: Certificate) -> tuple[Tensor, Tensor]:
+    """Bound the entropy of the mean prediction over the ball, in nats; float64 (B,) each.
+
+    They hold for H(p) = -Σ p log p of the exact mean of the softmax of the networks' float logits, and for programs
+    that compute it from ``predictor(x)`` in the predictor's precision, or in float64 as ``uncertainty`` does (for
+    logits up to 2¹⁶, beyond which the rounding of exponents would show).
+
+    Raises:
+        UnsoundBounds: no distribution lies between the certificate's bounds.
+    """
+    lower, upper = certificate.lower.double(), certificate.upper.double()
+    # A relative 2⁻⁴⁰ is more than any sum in here rounds, so that rounding cannot make the polytope lose a point.
+    lower, upper = lower * (1 - 2.0**-40), (upper * (1 + 2.0**-40)).clamp(max=1.0)
+    if not bool((lower <= upper).all() and (lower.sum(-1) <= 1).all() and (upper.sum(-1) >= 1).all()):
+        raise UnsoundBounds("no distribution lies between the class bounds of this certificate.")
+    classes, slack = lower.shape[-1], _slack(certificate)
+    smallest = least_entropy(lower, upper) - slack
+    largest = greatest_entropy(lower, upper) + slack
+    return smallest.clamp(min=0.0), largest.clamp(max=math.log(classes) + slack)
+
+
+def greatest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
+    """Bound H(p) from above over {p : lower <= p <= upper, Σ p = 1}; (B, C) to (B,).
+
+    H is concave, and its maximum fills up like water: p_c = clamp(λ, l_c, u_c) with the level λ at which p sums to 1.
+    Whatever the level, weak duality with the multiplier ν = 1 + log λ of Σ p = 1 gives a bound,
+
+        H(p) = Σ_c h(p_c) + ν (Σ p - 1) <= Σ_c max_{l_c <= q <= u_c} (h(q) + ν q) - ν = Σ_c (h(q_c) + ν q_c) - ν,
+
+    with h(q) = -q log q and q_c = clamp(λ, l_c, u_c), where h' = -ν or an end is met. So bisection need not be exact.
+    """
+    low, high = torch.zeros_like(lower[:, :1]), torch.ones_like(lower[:, :1])
+    for _ in range(60):
+        level = (low + high) / 2
+        enough = torch.clamp(level, lower, upper).sum(-1, keepdim=True) >= 1
+        low, high = torch.where(enough, low, level), torch.where(enough, level, high)
+    multiplier = 1 + high.log()
+    filled = torch.clamp(high, lower, upper)
+    return (_h(filled) + multiplier * filled).sum(-1) - multiplier.squeeze(-1)
+
+
+def least_entropy(lower: Tensor, upper: Tensor) -> Tensor:
+    """Bound H(p) from below over {p : lower <= p <= upper, Σ p = 1}; (B, C) to (B,).
+
+    For every multiplier ν of Σ p = 1, weak duality gives a bound; h is concave, so over an interval it is least at
+    an end:
+
+        H(p) = Σ_c (h(p_c) - ν p_c) + ν >= Σ_c min( h(l_c) - ν l_c, h(u_c) - ν u_c ) + ν.
+
+    The right side is concave in ν and linear between the slopes (h(u_c) - h(l_c)) / (u_c - l_c), so the best of them is
+    the best of all. This is H with each h replaced by its chord, and a least point of that has at most one coordinate
+    off its ends: only that one's distance between h and chord is lost. For few classes nothing is, as all vertices of
+    the polytope are tried.
+    """
+    if lower.shape[-1] <= MOST_CLASSES_ENUMERATED:
+        return _at_vertices(lower, upper)
+    gap = upper - lower
+    # Slopes of h on [0, 1] start at -1 and end where floats do; a quotient of tiny numbers might not know.
+    slopes = ((_h(upper) - _h(lower)) / gap.clamp(min=1e-300)).clamp(-1.0, 745.0)[:, None, :]
+    ends = [_h(end)[..., None] - slopes * end[..., None] for end in (lower, upper)]
+    return (torch.minimum(*ends).sum(1) + slopes.squeeze(1)).amax(-1)
+
+
+def _at_vertices(lower: Tensor, upper: Tensor) -> Tensor:
+    """Return the least H over all vertices, which is the least of all, since H is concave.
+
+    At a vertex of a box cut by one plane at most one coordinate k is off its ends. For each set S of classes at their
+    upper ends, the others being at their lower ends, and each k outside S, p_k = l_k + 1 - Σ_S u - Σ_{not S} l is such
+    a vertex if it is at most u_k.
+    """
+    classes = lower.shape[-1]
+    sets = (torch.arange(2**classes, device=lower.device)[:, None] >> torch.arange(classes, device=lower.device)) & 1
+    # Vertices that rounding puts a hair outside are kept: one lost could be the least.
+    room, tolerance = upper - lower, 2.0**-45
+    best = torch.full_like(lower[:, 0], torch.inf)
+    for part in sets.to(lower).split(128):
+        left = (1 - lower.sum(-1, keepdim=True) - room @ part.T)[..., None]
+        fixed = (_h(lower).sum(-1, keepdim=True) + (_h(upper) - _h(lower)) @ part.T)[..., None]
+        free = torch.maximum(torch.minimum(lower[:, None] + left, upper[:, None]), lower[:, None])
+        possible = (left >= -tolerance) & (left <= room[:, None] + tolerance) & (part == 0)
+        values = fixed - _h(lower)[:, None] + _h(free)
+        best = torch.minimum(best, values.masked_fill(~possible, torch.inf).flatten(1).amin(-1))
+        # With no coordinate off its ends the set itself is the vertex.
+        whole = fixed.masked_fill(left.abs() > tolerance, torch.inf).flatten(1).amin(-1)
+        best = torch.minimum(best, whole)
+    return best
+
+
+def certify_abstention(certificate: Certificate, tau: float) -> Abstention:
+    """Collect what a certificate proves about confidence and entropy.
+
+    Args:
+        certificate: from ``certify``, with any labels; they play no part.
+        tau: the confidence below which a prediction is withheld, in (0, 1].
+    """
+    # A number of numpy could not be written.
+    tau = float(tau)
+    certified = abstains(certificate, tau)
+    return Abstention(certified, max_confidence(certificate), *entropy_bounds(certificate), tau, certificate)
+
+
+def _h(p: Tensor) -> Tensor:
+    """-p log p, with 0 log 0 = 0."""
+    return torch.special.entr(p)
+
+
+def _slack(certificate: Certificate) -> float:
+    """How far the entropy of a program may be from that of the exact mean prediction, and our own rounding.
+
+    A log-probability in the predictor's precision is off by u |log p|, which changes p log p by up to
+    p (log² p + |log p|) u, and Σ p log² p <= 1 + log² C; products and a sum of C terms round by (C + 4) u |p log p|,
+    and Σ |p log p| <= log C. Twice that is less than the following. In here every term is at most 745 2⁻⁵³ C off, and a
+    coordinate that is off by t = 2⁻⁴⁰ changes h by t log(1/t).
+    """
+    classes = certificate.lower.shape[-1]
+    unit = torch.finfo(getattr(torch, certificate.dtype)).eps / 2 if certificate.rounding == "outward" else 0.0
+    return unit * (classes + 8) * (2 + math.log(classes)) ** 2 + classes * 2.0**-34

@@ -1,0 +1,193 @@
+"""``certify``: a predictor and a region of inputs in, a certificate out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds import by_name
+from certibayes.bounds.checks import labels_of, require_classes, require_count
+from certibayes.certificates import Certificate
+from certibayes.certification.border import region_for
+from certibayes.certification.clock import Clock
+from certibayes.certification.methods import Method, as_method
+from certibayes.certification.network_bounds import MEMORY
+from certibayes.certification.origin import provenance_of
+from certibayes.certification.problem import Problem
+from certibayes.certification.stage import run
+from certibayes.certification.state import State
+from certibayes.errors import InvalidInput
+from certibayes.posteriors import Posterior
+from certibayes.prediction import Predictor
+from certibayes.regions import Domain, InputRegion, as_radius
+
+UNBOUNDED = (
+    "the bounds of some layer are NaN or come close to overflow, most likely because weights or radius are so large "
+    "that intervals explode; try a smaller eps, or look at the standard deviations of the posterior"
+)
+"""Why nothing could be concluded about a point."""
+
+
+def certify(
+    predictor: Predictor,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    eps: float | Tensor,
+    norm: str = "linf",
+    domain: Domain = None,
+    method: str | Method = "auto",
+    rounding: str = "outward",
+    batch_size: int = 500,
+    memory: int = MEMORY,
+    progress: Callable[[int, int], None] | None = None,
+) -> Certificate:
+    """Prove, where possible, that no input within ``eps`` of a point changes its class.
+
+    Args:
+        predictor: from ``posterior.predictor(samples, seed)``; the certificate is about exactly these samples.
+        x: points (B, ...), inside the domain.
+        y: labels (B,); a point is certified if the ball is classified as its label. By default the predicted classes.
+        eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value, (1, *shape) or (B, *shape);
+            where it is 0, the input does not change.
+        norm: in which distances from the point are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
+        domain: smallest and largest value an input can take; the ball is intersected with it. Two numbers, or, where
+            features differ, tensors of shape (1, *shape) or (B, *shape); None for no limit.
+        method: how it is proved: ``"auto"``, ``"theorem1"`` (the paper's rule), ``"pairwise"``, ``"elided"``,
+            ``"joint"`` or ``"best"``, or an object with settings, such as ``Best(bounds="crown", budget=60)``.
+        rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
+        batch_size: points bounded at once.
+        memory: bytes that linear bounds may take, with all that they keep of the layers in between; they go through a
+            batch in smaller parts where they must.
+        progress: called with (points done, all points).
+
+    Returns:
+        What was proved. Points with non-finite bounds are not certified and have a reason, ``certificate.reasons``.
+        With a budget, ``certificate.attacked`` and ``certificate.counterexamples`` hold what was found on the way;
+        points that are neither certified nor attacked are unknown.
+
+    Raises:
+        InvalidInput: the points, labels or settings cannot be used.
+        UnsoundBounds: finite bounds came out inverted: a rule is wrong, and nothing is concluded.
+    """
+    chosen = as_method(method)
+    require_predictor(predictor)
+    require_count(batch_size, "batch_size")
+    require_count(memory, "memory")
+    region = region_for(predictor, x, eps, norm, domain)
+    mode = by_name(rounding, predictor.dtype)
+    slack = _predictor_slack(predictor) if mode.outward else 0.0
+    points = region.center.to(predictor.dtype)
+    predicted = predictor.predict(points, batch_size) if len(region) else torch.zeros(0, dtype=torch.int64)
+    labels = predicted if y is None else labels_of(y, predictor.classes, len(region)).to(predicted.device)
+    clock, parts = Clock(chosen.seconds), []
+    for start in range(0, len(region), batch_size):
+        index = slice(start, start + batch_size)
+        part = region.take(index)
+        read = part.to(predictor.dtype)
+        problem = Problem(
+            predictor=predictor,
+            region=read,
+            box=part.outward_box(predictor.dtype) if mode.outward else read.ideal_box(),
+            labels=labels[index],
+            predicted=predicted[index],
+            rounding=rounding,
+            threshold=2 * slack,
+            memory=memory,
+            intermediates=chosen.intermediates,
+        )
+        # Each batch has its share of the time that earlier ones have left.
+        share = clock.share(len(part), len(region) - start)
+        state = run(chosen.stages, problem, State.start(problem), share)
+        parts.append(_outcome(problem, part, state, slack))
+        if progress is not None:
+            progress(start + len(part), len(region))
+    return _certificate(
+        predictor,
+        parts,
+        labels=labels,
+        predicted=predicted,
+        eps=as_radius(eps),
+        norm=norm,
+        domain=region.domain,
+        rounding=rounding,
+        provenance=provenance_of(
+            predictor, region.center, bounds=chosen.bounds, rule=chosen.name, intermediates=chosen.intermediates
+        ),
+        spent=None if chosen.seconds is None else clock.spent,
+        harder=chosen.harder,
+    )
+
+
+def _outcome(problem: Problem, given: InputRegion, state: State, slack: float) -> dict[str, Tensor]:
+    """Return what a certificate keeps of a batch, each (B, ...)."""
+    broken, inputs = state.broken, state.counterexamples
+    if torch.promote_types(given.center.dtype, inputs.dtype) != inputs.dtype:
+        # The ball is around the points as they were given, not as a coarser predictor reads them.
+        inputs = given.project(inputs.to(given.center.dtype))
+        broken = broken & (problem.predictor.predict(inputs) != problem.labels)
+    # Probabilities below the smallest normal float lose digits and then vanish.
+    vanishing = torch.finfo(problem.predictor.dtype).smallest_normal if problem.arithmetic.outward else 0.0
+    lowest, highest = state.probabilities
+    return {
+        # In exact arithmetic the second is implied; in ideal rounding a tie of the float program might differ.
+        "certified": state.proved & (problem.predicted == problem.labels),
+        "lower": (lowest * (1 - slack) - vanishing).clamp(min=0.0),
+        "upper": (highest * (1 + slack) + vanishing).clamp(max=1.0 + slack),
+        "attacked": broken,
+        "counterexamples": inputs,
+        "unbounded": state.unbounded,
+    }
+
+
+def _certificate(predictor: Predictor, parts: list[dict[str, Tensor]], **stated: Any) -> Certificate:
+    """Put the outcomes of all batches together."""
+    nothing = torch.zeros(0, predictor.classes, dtype=torch.float64)
+    empty = {name: nothing[:, 0] > 0 for name in ("certified", "attacked", "unbounded")}
+    empty |= {"lower": nothing, "upper": nothing, "counterexamples": nothing}
+    whole = {name: torch.cat([part[name] for part in parts]) if parts else none for name, none in empty.items()}
+    reasons = dict.fromkeys(whole.pop("unbounded").nonzero().flatten().tolist(), UNBOUNDED)
+    if stated["spent"] is None:
+        whole["attacked"] = whole["counterexamples"] = None  # type: ignore[assignment]
+    return Certificate(**whole, **stated, reasons=reasons)
+
+
+def _predictor_slack(predictor: Predictor) -> float:
+    """Relative change that rounding the predictor's last step can make, with room to spare.
+
+    Logits are bounded as the float program computes them. Softmax, mean and logarithm run in float64 and are
+    rounded once to the predictor's precision, which is monotone but may produce a tie; a class that leads by more
+    than 2 slack in probability leads by more than the float spacing at log p <= log C.
+    """
+    unit = torch.finfo(predictor.dtype).eps / 2
+    return 4 * unit * (1 + math.log(predictor.classes)) + 2.0**-50 * (predictor.size + 16)
+
+
+def require_predictor(predictor: Predictor) -> None:
+    """Raise unless it is a predictor whose classes can be certified; say how to make one."""
+    if isinstance(predictor, Posterior):
+        raise InvalidInput(
+            "certificates are about fixed weight samples. Draw them first: "
+            "certify(posterior.predictor(samples=35, seed=0), ...)."
+        )
+    if not isinstance(predictor, Predictor):
+        raise InvalidInput(
+            f"certify takes a Predictor, not {type(predictor).__name__}. For a single network write "
+            "certibayes.Point(net).predictor(); for several, certibayes.Samples.from_modules([...]).predictor(n)."
+        )
+    if predictor.task != "classification":
+        raise InvalidInput("class certificates need a classifier; this predictor does regression.")
+    require_classes(predictor.classes)
+    require_arithmetic(predictor)
+
+
+def require_arithmetic(predictor: Predictor) -> None:
+    """Raise unless the predictor runs in a precision and on a device whose arithmetic is known."""
+    if predictor.dtype not in (torch.float32, torch.float64):
+        raise InvalidInput(f"certificates need float32 or float64 precision, this predictor runs in {predictor.dtype}.")
+    if predictor.device.type not in ("cpu", "cuda"):
+        raise InvalidInput(f"certificates are made on cpu or cuda, whose arithmetic is known; not {predictor.device}.")

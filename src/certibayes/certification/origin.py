@@ -1,0 +1,24 @@
+"""Where a proof about a predictor comes from."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from certibayes.certificates import Provenance
+from certibayes.posteriors.storage import tensor_digest
+from certibayes.prediction import Predictor
+
+
+def provenance_of(predictor: Predictor, x: Tensor, **settings: str) -> Provenance:
+    """Return the provenance of a proof about a predictor and points (B, ...), as they were given.
+
+    The seed is not known here: a predictor is its samples, however they were drawn. Who drew them may add it.
+    """
+    return Provenance(
+        digest=predictor.digest,
+        inputs_digest=tensor_digest({"inputs": x}),
+        samples=predictor.size,
+        device=predictor.device.type,
+        dtype=str(predictor.dtype).removeprefix("torch."),
+        settings=settings,
+    )

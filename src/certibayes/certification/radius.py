@@ -1,0 +1,115 @@
+"""``certified_radius``: how far from each point does the proof reach?
+
+All points bisect together, each with a radius of its own. Every radius that is returned was itself proved: bisection
+only decides which radii are tried, so nothing depends on certificates being monotone in the radius.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds.checks import inputs_of, labels_of
+from certibayes.certificates import Radius
+from certibayes.certification.certify import certify, require_predictor
+from certibayes.certification.methods import Method, as_method
+from certibayes.certification.network_bounds import MEMORY
+from certibayes.certification.origin import provenance_of
+from certibayes.errors import InvalidInput
+from certibayes.prediction import Predictor
+from certibayes.regions import Domain, as_domain, take_domain
+
+MOST_STEPS = 50
+"""More would try radii that float64 cannot tell apart."""
+
+
+def certified_radius(
+    predictor: Predictor,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    norm: str = "linf",
+    domain: Domain = None,
+    method: str | Method = "auto",
+    rounding: str = "outward",
+    largest: float = 0.5,
+    tolerance: float = 1e-3,
+    batch_size: int = 500,
+    memory: int = MEMORY,
+    progress: Callable[[int, int], None] | None = None,
+) -> Radius:
+    """Find for each point a radius at which ``certify`` proves its label, close to the largest such radius.
+
+    Args:
+        predictor: from ``posterior.predictor(samples, seed)``.
+        x: points (B, ...), inside the domain.
+        y: labels (B,); by default the predicted classes.
+        norm: see ``certify``. At equal strength an l2 or l1 radius is a larger number than an l-infinity radius; give
+            ``largest`` accordingly.
+        domain: see ``certify``.
+        method: see ``certify``; a budget is for each of the radii that are tried.
+        rounding: see ``certify``.
+        largest: radius beyond which nothing is tried.
+        tolerance: the gap, at most, between the radius and the smallest one that could not be proved.
+        batch_size: points bounded at once.
+        memory: see ``certify``.
+        progress: called with (points tried, points to try, counting every step).
+
+    Raises:
+        InvalidInput: the points, labels or settings cannot be used.
+    """
+    if not (math.isfinite(largest) and largest > 0 and math.isfinite(tolerance) and tolerance > 0):
+        raise InvalidInput(f"largest and tolerance must be finite and positive, got {largest} and {tolerance}.")
+    steps = max(0, math.ceil(math.log2(largest / tolerance)))
+    if steps > MOST_STEPS:
+        raise InvalidInput(f"a tolerance of {tolerance} is too fine for radii up to {largest}.")
+    require_predictor(predictor)
+    chosen, x, domain = as_method(method), inputs_of(x, "the points"), as_domain(domain)
+    y = None if y is None else labels_of(y, predictor.classes, len(x))
+    settings: dict[str, Any] = {
+        "norm": norm, "domain": domain, "method": chosen, "rounding": rounding, "batch_size": batch_size,
+        "memory": memory,
+    }  # fmt: skip
+    at_zero = certify(predictor, x, y, eps=0.0, **settings)
+    labels, certified = at_zero.labels.cpu(), at_zero.certified.cpu()
+    # Radii are places k on the grid largest * k / 2^steps, so that equal radii are equal numbers.
+    proved = torch.zeros(len(x), dtype=torch.int64)
+    unproved = torch.where(certified, 2**steps, 0)
+    rounds = steps + 2
+    if progress is not None:
+        progress(len(x), rounds * len(x))
+    for step in range(steps + 1):
+        place = torch.full_like(proved, 2**steps) if step == 0 else (proved + unproved) // 2
+        # Not those that are not even certified at 0, nor those that are at ``largest``.
+        active = unproved > proved
+        eps = largest * place.double() / 2**steps
+        holds = torch.zeros_like(certified)
+        if bool(active.any()):
+            some = {**settings, "domain": take_domain(domain, active)}
+            found = certify(predictor, x[active.to(x.device)], labels[active], eps=eps[active], **some)
+            holds[active] = found.certified.cpu()
+        proved = torch.where(active & holds, place, proved)
+        unproved = torch.where(active & ~holds, place, unproved)
+        if progress is not None:
+            progress((step + 2) * len(x), rounds * len(x))
+    radius = largest * proved.double() / 2**steps
+    failed = largest * unproved.double() / 2**steps
+    return Radius(
+        radius=radius,
+        unproved=torch.where(certified & (proved == unproved), torch.inf, failed),
+        certified=certified,
+        correct=at_zero.predicted.cpu() == labels,
+        labels=labels,
+        largest=float(largest),
+        tolerance=float(tolerance),
+        domain=domain,
+        rounding=rounding,
+        provenance=provenance_of(
+            predictor, x, bounds=chosen.bounds, rule=chosen.name, intermediates=chosen.intermediates
+        ),
+        norm=norm,
+    )

@@ -1,0 +1,242 @@
+"""Certificates of many points, shard by shard: what is finished is on disk, and a restart goes on from there.
+
+DIR/shards.json                  what the shards are about; another certificate cannot mix with them
+DIR/shard-00000.safetensors      the certificate of the first points, written whole or not at all
+
+A shard file carries the same description, so that a file which was moved here from elsewhere is noticed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes._version import __version__
+from certibayes.bounds.checks import inputs_of, labels_of, require_count
+from certibayes.certificates import Certificate, Provenance, reading
+from certibayes.certification.certify import certify, require_predictor
+from certibayes.certification.methods import Method, as_method
+from certibayes.errors import CorruptFile, InvalidInput, RunExists
+from certibayes.posteriors.storage import read_tensors, tensor_digest, write_atomically, write_tensors
+from certibayes.prediction import Predictor
+from certibayes.regions import Domain, as_domain, as_radius, take_domain
+
+DESCRIPTION = "shards.json"
+KIND = "certificate shard"
+
+LEAST_SHARE = 1e-3
+"""Seconds of a budget for a shard, also where earlier ones took more than theirs."""
+
+
+def certify_in_shards(
+    predictor: Predictor,
+    x: Tensor,
+    y: Tensor | None,
+    directory: Path,
+    *,
+    eps: float,
+    norm: str = "linf",
+    domain: Domain = None,
+    method: str | Method = "auto",
+    shard: int = 500,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Any,
+) -> Certificate:
+    """Certify points shard by shard, keeping every finished shard in ``directory``.
+
+    Called again with the same arguments it reads what is finished and goes on with the rest.
+
+    Args:
+        predictor: see ``certify``.
+        x: see ``certify``.
+        y: see ``certify``.
+        directory: made if it is missing; otherwise empty, or of an earlier call with the same arguments.
+        eps: see ``certify``; here the same for all points.
+        norm: see ``certify``.
+        domain: see ``certify``.
+        method: see ``certify``; a budget is for all shards together. Each has its share of what those before it left,
+            also over several calls, so how far a shard came depends on the machine; what it proved or broke does not.
+        shard: points per shard.
+        progress: called with (points done, all points).
+        **settings: further arguments of ``certify``.
+
+    Raises:
+        InvalidInput: the points, labels or settings cannot be used.
+        RunExists: the directory holds something else; the message names what differs.
+        CorruptFile: a shard was changed after it was written.
+    """
+    chosen = as_method(method)
+    require_predictor(predictor)
+    require_count(shard, "shard")
+    x, domain, radius = inputs_of(x, "the points"), as_domain(domain), as_radius(eps)
+    if len(x) == 0:
+        raise InvalidInput("there are no points to certify.")
+    if isinstance(radius, Tensor):
+        raise InvalidInput(
+            f"shards have one radius for all points, a number; got radii of shape {tuple(radius.shape)}."
+        )
+    y = None if y is None else labels_of(y, predictor.classes, len(x))
+    settings = {"eps": radius, "norm": norm, **settings}
+    how = {"method": chosen.name, **{key: value for key, value in asdict(chosen).items() if value is not None}}
+    about = _description(predictor, x, y, shard, {**settings, **how, "domain": domain})
+    _require_own(directory, about)
+    parts: list[Certificate] = []
+    for index, start in enumerate(range(0, len(x), shard)):
+        file = directory / f"shard-{index:05d}.safetensors"
+        found = _read(file, about, index, domain)
+        if found is None:
+            end = min(start + shard, len(x))
+            labels = None if y is None else y[start:end]
+            moved = None if progress is None else _shifted(progress, start, len(x))
+            shared = _with_share(chosen, parts, (end - start) / (len(x) - start))
+            own = take_domain(domain, slice(start, end))
+            found = certify(
+                predictor, x[start:end], labels, domain=own, method=shared, progress=moved, **settings
+            )
+            # That of all points, as the certificates of all shards will be one.
+            found = replace(found, domain=domain)
+            # Only now: settings that cannot be used must not claim the directory.
+            write_atomically(directory / DESCRIPTION, (json.dumps(about, indent=2) + "\n").encode())
+            _write(file, found, about, index)
+        parts.append(found)
+        if progress is not None:
+            progress(start + len(found), len(x))
+    return join(parts, inputs_digest=about["points"])
+
+
+def join(parts: list[Certificate], inputs_digest: str) -> Certificate:
+    """Put certificates of consecutive points together.
+
+    Args:
+        parts: they differ in their points only.
+        inputs_digest: digest of all points.
+    """
+    first = parts[0]
+    spent = None if first.spent is None else sum(part.spent or 0.0 for part in parts)
+    provenance = replace(first.provenance, inputs_digest=inputs_digest)
+    starts = itertools.accumulate((len(part) for part in parts), initial=0)
+    reasons = {
+        start + index: reason
+        for start, part in zip(starts, parts, strict=False)
+        for index, reason in part.reasons.items()
+    }
+    joined: dict[str, Any] = {"provenance": provenance, "spent": spent, "reasons": reasons}
+    for part in parts:
+        if replace(part.provenance, inputs_digest=inputs_digest) != provenance:
+            raise InvalidInput("certificates that differ in their provenance cannot be put together.")
+    for name in (field.name for field in fields(Certificate) if field.name not in joined):
+        values = [getattr(part, name) for part in parts]
+        if isinstance(values[0], Tensor) and values[0].dim() > 0 and len(values[0]) == len(first):
+            joined[name] = torch.cat([value.cpu() for value in values])
+        elif any(not _same(value, values[0]) for value in values):
+            raise InvalidInput(f"certificates that differ in {name} cannot be put together.")
+    return replace(first, **joined)
+
+
+def _with_share(method: Method, finished: list[Certificate], fraction: float) -> Method:
+    """Return the method with a fraction of the seconds that finished shards have left."""
+    if method.seconds is None:
+        return method
+    left = method.seconds - sum(part.spent or 0.0 for part in finished)
+    return replace(method, budget=max(left * fraction, LEAST_SHARE))
+
+
+def _description(
+    predictor: Predictor, x: Tensor, y: Tensor | None, shard: int, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """What a shard depends on, as it reads back from JSON. Points bounded at once make no difference."""
+    about = {
+        "predictor": predictor.digest,
+        "points": tensor_digest({"inputs": x}),
+        "labels": None if y is None else tensor_digest({"labels": y}),
+        "count": len(x),
+        "shard": shard,
+        "version": __version__,
+        **{key: _plain(value) for key, value in settings.items() if key != "batch_size"},
+    }
+    return dict(json.loads(json.dumps(about)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return tensor_digest({"value": value}) if isinstance(value, Tensor) else value
+
+
+def _require_own(directory: Path, about: dict[str, Any]) -> None:
+    """Raise unless the directory is empty, not there yet, or about the same."""
+    file = directory / DESCRIPTION
+    if not file.exists():
+        # A first write that was cut off may have left its partial file.
+        if directory.exists() and any(entry.suffix != ".partial" for entry in directory.iterdir()):
+            raise RunExists(f"{directory} holds other files. Choose a directory that is empty or not there yet.")
+        return
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise CorruptFile(f"{file} is not valid JSON ({error}).") from error
+    _require_same(directory, about, found)
+
+
+def _require_same(path: Path, about: dict[str, Any], found: Any) -> None:
+    if not isinstance(found, dict):
+        raise CorruptFile(f"{path} does not say what it is about.")
+    differing = [
+        f"{key} is {_short(found.get(key))} there and {_short(about.get(key))} here"
+        for key in dict.fromkeys([*about, *found])
+        if about.get(key) != found.get(key)
+    ]
+    if differing:
+        raise RunExists(
+            f"{path} belongs to another certificate: {'; '.join(differing)}. Choose another directory, or repeat the "
+            "command that it belongs to."
+        )
+
+
+def _short(value: Any) -> str:
+    return f"{value[:12]}..." if isinstance(value, str) and len(value) == 64 else repr(value)
+
+
+def _write(file: Path, part: Certificate, about: dict[str, Any], index: int) -> None:
+    values = {field.name: getattr(part, field.name) for field in fields(Certificate)}
+    tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+    # The description names the domain, which may be large.
+    apart = (*tensors, "provenance", "domain")
+    rest = {name: reading.plain(value) for name, value in values.items() if name not in apart}
+    record = {**rest, "provenance": part.provenance.to_json()}
+    write_tensors(file, KIND, tensors, {"about": about, "index": index, "certificate": record})
+
+
+def _read(file: Path, about: dict[str, Any], index: int, domain: Domain) -> Certificate | None:
+    """Read a finished shard, or return None if it is not there."""
+    if not file.exists():
+        return None
+    tensors, record = read_tensors(file, KIND)
+    _require_same(file, about, record.get("about"))
+    try:
+        values: dict[str, Any] = {**record["certificate"], **tensors, "domain": domain}
+        values["provenance"] = Provenance(**values["provenance"])
+        values["reasons"] = {int(point): reason for point, reason in values["reasons"].items()}
+        part = Certificate(**values)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CorruptFile(f"{file} is incomplete ({error}). Delete it to certify its points again.") from error
+    if record.get("index") != index:
+        raise CorruptFile(f"{file} is another shard than its name says.")
+    return part
+
+
+def _shifted(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
+    return lambda done, _: progress(before + done, total)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return all(_same(one, other) for one, other in zip(a, b, strict=True))
+    return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)

@@ -1,0 +1,68 @@
+"""The probability that a network drawn from the posterior is robust."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from certibayes.certification import Method, as_method
+from certibayes.posteriors import Posterior
+from certibayes.regions import Domain
+from certibayes.statistical.concentration import INEQUALITIES, NOTHING
+from certibayes.statistical.draws import Draws
+from certibayes.statistical.results import RobustProbability
+
+
+def robust_probability(
+    posterior: Posterior,
+    x: Tensor,
+    y: Tensor,
+    *,
+    eps: float | Tensor,
+    norm: str = "linf",
+    domain: Domain = None,
+    samples: int = 500,
+    confidence: float = 0.99,
+    inequality: str = "clopper-pearson",
+    joint: bool = False,
+    seed: int = 0,
+    method: str | Method = "pairwise",
+    rounding: str = "outward",
+    **options: Any,
+) -> RobustProbability:
+    """Bound the probability that a network drawn from the posterior classifies the whole ball as y.
+
+    Each drawn network is certified by itself; k of n succeed, and k is binomial with the probability that a drawn
+    network is certified, which is at most the probability that it is robust.
+
+    Args:
+        posterior: one that is drawn from independently.
+        x: points (B, ...), inside the domain.
+        y: labels (B,), chosen before the draws.
+        eps: radius; see ``certify``.
+        norm: see ``certify``.
+        domain: smallest and largest value an input can take; the ball is intersected with it.
+        samples: number n of draws.
+        confidence: probability that both bounds of a point hold.
+        inequality: ``"clopper-pearson"`` (exact), ``"hoeffding"`` or ``"bernstein"``.
+        joint: whether they hold for all points at once; otherwise for each point by itself.
+        seed: of the draws; they differ from those of ``posterior.predictor`` with the same seed.
+        method: see ``certify``.
+        rounding: see ``certify``.
+        **options: ``batch_size``, the points bounded at once; ``device``, where networks are bounded, by default where
+            the posterior is; ``progress``, called with (draws done, all draws).
+
+    Raises:
+        InvalidInput: the posterior's samples are not independent, or a setting cannot be used.
+    """
+    draws = Draws(posterior, x, y, **options)
+    trial = draws.trial(
+        samples, seed, as_method(method),
+        confidence=confidence, inequality=inequality, joint=joint, eps=eps, norm=norm, domain=domain, rounding=rounding,
+    )  # fmt: skip
+    sums = NOTHING
+    for certificate in draws.certificates(trial):
+        sums = sums.plus(certificate.certified.double().cpu())
+    lower, upper = INEQUALITIES[inequality](sums, trial.failure(2))
+    return RobustProbability(draws.y.cpu(), sums.total.long(), lower, upper, trial)

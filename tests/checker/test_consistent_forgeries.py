@@ -1,0 +1,122 @@
+"""Forgers who rebuild the words: the statement agrees with the record, and what is false is found all the same."""
+
+import copy
+
+import pytest
+import torch
+
+import certibayes as cb
+from certibayes.checker import check_certificate
+
+from .cases import DOMAIN, points_for, provenance, record_of, restated, small_predictor
+
+SETTINGS = {"eps": 0.12, "rule": "best", "bounds": "crown", "budget": 1.0}
+
+
+@pytest.fixture(scope="module")
+def case():
+    predictor, x = small_predictor(), points_for(count=30)
+    return predictor, x, record_of(predictor, x, **SETTINGS)
+
+
+def at(values, index, value):
+    return [*values[:index], value, *values[index + 1 :]]
+
+
+def test_a_larger_radius_or_domain(case):
+    predictor, x, record = case
+    assert check_certificate(restated(record, eps=0.6), predictor, x).refuted.any()
+    wider = check_certificate(restated(record, domain=None, eps=0.5), predictor, x)
+    assert wider.refuted.any() and not wider.contradictions
+    strict = check_certificate(restated(record, eps=0.13), predictor, x)
+    assert not strict.holds_strictly
+
+
+def test_a_class_that_is_not_predicted(case):
+    predictor, x, record = case
+    index = record["certified"].index(False)
+    wrong = at(record["predicted"], index, (record["predicted"][index] + 1) % 3)
+    result = check_certificate(restated(record, predicted=wrong), predictor, x)
+    assert result.predicted_refuted.nonzero().flatten().tolist() == [index]
+    assert not result.holds and result.counts()["predicted_refuted"] == 1
+
+
+def test_an_attack_that_never_was(case):
+    predictor, x, record = case
+    index = next(i for i, mark in enumerate(record["attacked"]) if not (mark or record["certified"][i]))
+    examples = {**record["counterexamples"], str(index): x[index].tolist()}
+    forged = restated(record, attacked=at(record["attacked"], index, True), counterexamples=examples)
+    result = check_certificate(forged, predictor, x)
+    assert result.attacked_refuted.nonzero().flatten().tolist() == [index] and not result.holds
+
+
+def test_an_attack_on_a_certified_point(case):
+    predictor, x, record = case
+    index = record["certified"].index(True)
+    other = next(iter(record["counterexamples"].values()))
+    examples = {**record["counterexamples"], str(index): other}
+    forged = restated(record, attacked=at(record["attacked"], index, True), counterexamples=examples)
+    result = check_certificate(forged, predictor, x)
+    assert "points are both certified and attacked" in result.contradictions
+    assert result.attacked_refuted[index]
+
+
+def test_a_counterexample_that_is_a_hair_too_far(case):
+    predictor, x, record = case
+    number, example = next(iter(record["counterexamples"].items()))
+    point, example = x[int(number)].double(), torch.tensor(example, dtype=torch.float64)
+    reach = float((example - point).abs().max())
+    shrunk = restated(record, eps=reach)  # at this radius it lies on the border
+    assert not check_certificate(shrunk, predictor, x).attacked_refuted[int(number)]
+    less = restated(record, eps=float(torch.nextafter(torch.tensor(reach).double(), torch.tensor(0.0).double())))
+    assert check_certificate(less, predictor, x).attacked_refuted[int(number)]
+    outside = copy.deepcopy(record["counterexamples"])
+    outside[number] = (example - 10.0).tolist()
+    assert check_certificate(restated(record, counterexamples=outside, eps=20.0), predictor, x).attacked_refuted[
+        int(number)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rule": "theorem1"}, "only the rule best does"),
+        ({"bounds": "ibp", "rule": "joint"}, "the rule joint does not go with ibp"),
+        ({"bounds": "ibp", "intermediates": "crown"}, "crown intermediates do not go with ibp"),
+    ],
+)
+def test_settings_that_do_not_go_together(case, settings, words):
+    predictor, x, record = case
+    result = check_certificate(restated(record, provenance=provenance(record, **settings)), predictor, x)
+    assert any(words in found for found in result.contradictions) and not result.holds
+
+
+def test_radii_of_values_in_another_norm(case):
+    predictor, x, record = case
+    result = check_certificate(restated(record, eps=[[0.01] * 5], norm="l2"), predictor, x)
+    assert any("only the norm linf" in found for found in result.contradictions)
+
+
+def test_a_reason_beside_a_proof(case):
+    predictor, x, record = case
+    index = record["certified"].index(True)
+    result = check_certificate(restated(record, reasons={str(index): "its bounds overflow"}), predictor, x)
+    assert any("reason" in found for found in result.contradictions) and not result.holds
+    index = record["certified"].index(False)
+    honest = restated(record, reasons={str(index): "its bounds overflow"})
+    assert check_certificate(honest, predictor, x).holds
+    assert "Nothing could be concluded about 1 point: its bounds overflow." in honest["statement"]
+
+
+@pytest.mark.parametrize("given", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.12), ("l2", 0.25), ("l1", 0.4)])
+def test_honest_counterexamples_stand(norm, eps, dtype, given):
+    """Also where the points have another precision than the predictor, whose ball is around what it reads."""
+    predictor, x = small_predictor(dtype=dtype), points_for(count=30).to(given)
+    x = (x + 1e-9 * torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(given)).clamp(0.0, 1.0)
+    for domain in (DOMAIN, None):
+        result = cb.certify(predictor, x, eps=eps, norm=norm, domain=domain, rule="best", bounds="crown", budget=0.5)
+        assert int(result.attacked.sum()) > 0 and result.counterexamples.dtype == torch.promote_types(given, dtype)
+        check = check_certificate(result, predictor, x)
+        assert check.holds, (domain, check.counts(), check.contradictions)
