@@ -17,8 +17,8 @@ from torch import Tensor
 from certibayes.bounds.box import Box
 from certibayes.bounds.norms import NARROW, VANISHING, Ball
 from certibayes.bounds.registry import IntervalRule
-from certibayes.bounds.relaxation import COEFFICIENT_UNITS
 from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.sums import COEFFICIENT_UNITS
 from certibayes.networks.operations import Weights
 
 Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]

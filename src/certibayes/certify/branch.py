@@ -2,7 +2,7 @@
 
 A ReLU whose input may have either sign is what linear bounds lose by. On a branch where its sign is fixed it loses
 nothing, and the smallest bound of all branches holds for the whole box. Leaves below the wanted margin are split and
-bounded again with optimised slopes and planes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
+bounded again with optimized slopes and planes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
 al., 2021; Bunel et al., 2020). It can be stopped at any time; what is proved stays proved.
 
 Which activation to split: the linear bound of a leaf has its minimum at a corner x* of the box. What the network
@@ -19,11 +19,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Box, Rounding
+from certibayes.bounds import Box, LinearBounder, Relaxation, Rounding
 from certibayes.bounds.cut import lowest_point
-from certibayes.bounds.linear import Boxes, linear_line
-from certibayes.bounds.optimise import HULL_STEPS, MOST_PLANES, Relaxation, ascend, begin, bound_with
-from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
+from certibayes.bounds.linear import Boxes
+from certibayes.bounds.optimize import HULL_STEPS, MOST_PLANES, ascend, start_relaxation
+from certibayes.bounds.optimize import STEPS as ALPHA_STEPS
 from certibayes.bounds.planes import Planes, plane_values, planed_layers
 from certibayes.certify.network_bounds import MEMORY
 from certibayes.networks import Graph, Node, Params
@@ -193,19 +193,17 @@ class Search:
         return self._bounded(leaves.problem.repeat(2), torch.cat(both), leaves.bound.repeat(2))
 
     def _bounded(self, problem: Tensor, signs: Tensor, known: Tensor, is_root: bool = False) -> Leaves:
-        """Bound leaves with an optimised relaxation; ``known`` are bounds that hold for them already."""
+        """Bound leaves with an optimized relaxation; ``known`` are bounds that hold for them already."""
         boxes, specification = self._boxes(problem, signs), self.specification[problem]
         sign = {name: s[:, None].to(specification.dtype) for name, s in self._by_node(signs).items()}
         sign = {} if is_root else sign
-        network = self.graph, self.params, boxes, specification
+        bounder = LinearBounder(self.graph, self.params, boxes, self.rounding)
         hull, steps = METHODS[self.method] if is_root else Method(True, STEPS)
-        chosen = ascend(*network, begin(*network, hull, sign), sign, steps)
-        coefficients: dict[str, Tensor] = {}
-        bound = bound_with(
-            chosen, *network, self.rounding, sign, observe=lambda name, c: coefficients.update({name: c[:, 0]})
-        )[:, 0]
+        chosen = ascend(bounder, specification, start_relaxation(bounder, specification, hull, sign), steps)
+        lower, on = bounder.lower_with_coefficients(specification, chosen)
+        bound, coefficients = lower[:, 0], {name: c[:, 0] for name, c in on.items()}
         if is_root:
-            line, offset = linear_line(*network, self.rounding, chosen.slopes, planes=chosen.planes)
+            line, offset = bounder.function(specification, chosen)
             self.line_coefficients[problem], self.line_offsets[problem] = line[:, 0], offset[:, 0]
         corner = lowest_point(coefficients[INPUT], boxes[INPUT])
         losses, found = self._losses(corner, boxes, specification, coefficients, chosen, signs)
@@ -260,14 +258,15 @@ class Search:
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses = [corner.new_zeros(len(corner), 0)]
+        losses, slopes = [corner.new_zeros(len(corner), 0)], chosen.slopes
+        assert not isinstance(slopes, str)
         for node in self.relus:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius
             above = (high / (high - low).clamp(min=1e-30)) * (z - low)
             if node.name in chosen.planes:
                 above = self._under_planes(above, node, chosen.planes[node.name], boxes, values)
-            line = torch.where(c > 0, chosen.slopes[node.name][:, 0] * z, above)
+            line = torch.where(c > 0, slopes[node.name][:, 0] * z, above)
             loss = c * (z.clamp(min=0) - line)
             losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
         return torch.cat(losses, 1).masked_fill(signs != 0, 0.0).clamp(min=0.0), margin.double()

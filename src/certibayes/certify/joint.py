@@ -23,8 +23,8 @@ from torch import Tensor
 
 from certibayes.bounds import Box
 from certibayes.bounds.ascent import Freedom, climb
-from certibayes.bounds.linear import least
-from certibayes.bounds.relaxation import dot
+from certibayes.bounds.linear import concretize
+from certibayes.bounds.sums import dot
 from certibayes.certify.softmax import relative_error
 
 STEPS = 60
@@ -90,14 +90,14 @@ def joint_values(lines: Lines, margins: Tensor, others: Others, box: Box, steps:
     """
     exact, coefficients = _double(box), lines.coefficients.double()
     # A line may fall below what is known of the margin, but h of what is known holds all the same.
-    high = torch.maximum(margins, lines.offsets - least(-coefficients.transpose(0, 1), exact).T)
+    high = torch.maximum(margins, lines.offsets - concretize(-coefficients.transpose(0, 1), exact).T)
 
     def together(slopes: Tensor, each: Tensor) -> Tensor:
         return torch.einsum("np,np...->p...", slopes, each)[:, None]
 
     def total(slopes: Tensor) -> Tensor:
         constants = slopes * lines.offsets + offset_of(slopes, margins, high, others)
-        return least(together(slopes, coefficients), exact)[:, 0] + constants.sum(0)
+        return concretize(together(slopes, coefficients), exact)[:, 0] + constants.sum(0)
 
     start = Freedom({"slopes": torch.zeros_like(margins)}, RATE, top=None)
     (found,) = climb(lambda groups: total(groups[0]["slopes"]).sum(), [start], steps)
@@ -106,7 +106,7 @@ def joint_values(lines: Lines, margins: Tensor, others: Others, box: Box, steps:
     lost = relative_error(margins[..., None], high[..., None]).squeeze(-1) + len(margins) * 2.0**-50
     lost = lost + slopes * (lines.offsets.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
     # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not, nor how far
-    # rounding may have moved an input out of its ball, which ``least`` leaves out in exact arithmetic.
+    # rounding may have moved an input out of its ball, which ``concretize`` leaves out in exact arithmetic.
     off = (exact.centre.abs() + exact.radius) * 2.0**-38
     off = off if exact.ball is None else off + exact.ball.slack * (1 + 2.0**-38)
     return (total(slopes) - lost.sum(0) - dot(together(slopes, coefficients.abs()), off)[:, 0]) / len(margins)

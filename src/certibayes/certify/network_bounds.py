@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, linear_bounds, linear_lower, within_range
+from certibayes.bounds import Box, LinearBounder, by_name, interval_bounds, layer_boxes, linear_bounds, within_range
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.linear import Boxes
-from certibayes.bounds.optimise import MOST_PLANES, optimised_bounds, optimised_lower
+from certibayes.bounds.optimize import MOST_PLANES, optimized_bounds, optimized_lower
 from certibayes.bounds.planes import planed_layers
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Node, Params, direct_sums
@@ -19,7 +19,7 @@ from certibayes.networks.samples import each
 from certibayes.prediction import Predictor
 
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
-"""From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimised slopes, and with
+"""From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
 planes over the hulls of ReLU units as well."""
 
 INTERMEDIATES = ("ibp", "crown")
@@ -84,7 +84,7 @@ def logit_bounds(
         if bounds == "crown":
             lower, upper = linear_bounds(graph, params, box, mode, boxes=boxes)
         else:
-            lower, upper = optimised_bounds(graph, params, boxes, mode, hull=bounds == "hull")
+            lower, upper = optimized_bounds(LinearBounder(graph, params, boxes, mode), hull=bounds == "hull")
         if intermediates == "crown":
             # Those boxes are rounded once more, so where they gain nothing they are a little wider than intervals.
             low, high, _ = by_intervals(params)
@@ -138,13 +138,14 @@ def margin_bounds(
 
     def bound(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         boxes, sound = known_boxes(predictor, params, box, rounding, intermediates)
+        # On a GPU this is mapped over networks.
+        bounder = LinearBounder(graph, params, boxes, mode, in_place=not specification.is_cuda)
         if bounds == "ibp":
-            lower = linear_lower(graph, params, boxes, specification, mode, folded_only=True)
+            lower = bounder.elided(specification)
         elif bounds == "crown":
-            # On a GPU this is mapped over networks.
-            lower = linear_lower(graph, params, boxes, specification, mode, overwrite=not specification.is_cuda)
+            lower = bounder.lower(specification)
         else:
-            lower = optimised_lower(graph, params, boxes, specification, mode)
+            lower = optimized_lower(bounder, specification)
         return lower, sound
 
     lows, flags = _over_networks(bound, predictor)
