@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import outward
-from certibayes.bounds.relaxation import LONG
+from certibayes.bounds.sums import LONG
 from certibayes.networks import direct_sums
 
 from ..strategies import generator

@@ -8,21 +8,23 @@ from torch import nn
 from certibayes.bounds import (
     IDEAL,
     Box,
+    LinearBounder,
+    Relaxation,
+   
     ideal_box,
     interval_bounds,
     interval_margins,
     layer_boxes,
     linear_bounds,
-    linear_lower,
     linear_margins,
     outward,
     outward_box,
     registered,
     registry,
 )
+from certibayes.bounds.backward import Backward
 from certibayes.bounds.linear import margin_specification
 from certibayes.bounds.registry import Rules
-from certibayes.bounds.relaxation import Backward
 from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import LeakyReLU, ReLU
 
@@ -184,7 +186,7 @@ def test_bounds_are_differentiable_in_the_slopes():
     boxes = layer_boxes(graph, params, ideal_box(x, 0.5))
     specification, _ = margin_specification(torch.tensor([0, 1, 2]), 3, torch.float32)
     slopes = {name: s.requires_grad_() for name, s in random_slopes(graph, 3, 2, 0).items()}
-    linear_lower(graph, params, boxes, specification, IDEAL, slopes).sum().backward()
+    LinearBounder(graph, params, boxes).lower(specification, Relaxation(slopes)).sum().backward()
     assert any(slope.grad.abs().sum() > 0 for slope in slopes.values())
 
 
@@ -196,7 +198,7 @@ def test_coefficients_of_the_caller_are_left_as_they_are():
         boxes = layer_boxes(network.graph, network.params, outward_box(x, 0.1), outward(torch.float32))
         mine = -torch.eye(6).expand(2, 6, 6).clone()
         with torch.no_grad():
-            linear_lower(network.graph, network.params, boxes, mine, outward(torch.float32), overwrite=True)
+            LinearBounder(network.graph, network.params, boxes, outward(torch.float32), in_place=True).lower(mine)
         assert torch.equal(mine, -torch.eye(6).expand(2, 6, 6))
 
 
@@ -207,12 +209,13 @@ def test_memory_that_is_used_again_changes_nothing(name, monkeypatch):
     boxes = layer_boxes(graph, params, outward_box(inputs(name, 5, 0), 0.05), outward(torch.float32))
     both = torch.cat([torch.eye(graph.classes), -torch.eye(graph.classes)]).view(-1, *graph.output_shape)
     both = both.expand(5, *both.shape)
-    kept: dict[str, torch.Tensor] = {}
-    careful = linear_lower(graph, params, boxes, both, outward(torch.float32), observe=kept.__setitem__)
-    assert kept
-    quick = linear_lower(graph, params, boxes, both, outward(torch.float32), overwrite=True)
-    monkeypatch.setattr("certibayes.bounds.relaxation.PORTION", 2 * both[0].numel() * 10)
-    in_portions = linear_lower(graph, params, boxes, both, outward(torch.float32), overwrite=True)
+    in_place = LinearBounder(graph, params, boxes, outward(torch.float32), in_place=True)
+    careful, kept = in_place.lower_with_coefficients(both)
+    assert set(kept) == {"input", *(node.name for node in graph.nodes)}
+    assert torch.equal(kept[graph.nodes[-1].name], both)
+    quick = in_place.lower(both)
+    monkeypatch.setattr("certibayes.bounds.sums.PORTION", 2 * both[0].numel() * 10)
+    in_portions = in_place.lower(both)
     torch.testing.assert_close(quick, careful, rtol=0, atol=0)
     torch.testing.assert_close(in_portions, careful, rtol=1e-6, atol=1e-6)
 
@@ -242,8 +245,8 @@ def test_rules_of_others_are_not_given_coefficients_to_overwrite(monkeypatch):
     boxes = layer_boxes(network.graph, network.params, outward_box(x, 0.1), rounding)
     specification, _ = margin_specification(torch.tensor([0, 1, 2]), 3, torch.float32)
     lower = [
-        linear_lower(network.graph, network.params, boxes, specification, rounding, overwrite=overwrite)
-        for overwrite in (False, True)
+        LinearBounder(network.graph, network.params, boxes, rounding, in_place).lower(specification)
+        for in_place in (False, True)
     ]
     torch.testing.assert_close(lower[0], lower[1], rtol=0, atol=0)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from certibayes.bounds import IDEAL, ideal_box, layer_boxes, linear_bounds, linear_lower, outward_box
+from certibayes.bounds import IDEAL, LinearBounder, ideal_box, layer_boxes, linear_bounds, outward_box
 from certibayes.networks import trace
 
 from ..strategies import fractions, graph_and_params, law, seeds
@@ -67,5 +67,5 @@ def test_the_exact_minimum_of_a_margin_is_not_passed(seed, eps):
     ((smallest, _),) = _range_on_rectangle([first, difference], Fraction(0), low, high)
     graph, params = graph_and_params(trace(net))
     boxes = layer_boxes(graph, params, outward_box(x, eps), F32)
-    found = linear_lower(graph, params, boxes, torch.tensor([[[1.0, -1.0]]]), F32)
+    found = LinearBounder(graph, params, boxes, F32).lower(torch.tensor([[[1.0, -1.0]]]))
     assert fractions(found)[0][0] <= smallest

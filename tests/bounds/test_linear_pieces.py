@@ -1,7 +1,7 @@
 """The pieces of linear bounds pay for every rounding, held against exact fractions.
 
 Random networks rarely come near the worst case of a rounding error, so each piece is held against what the text of
-``bounds.relaxation`` promises.
+``bounds.backward`` promises.
 """
 
 from fractions import Fraction
@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certibayes.bounds import Box, rules_for
-from certibayes.bounds.linear import least
-from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, PIECE, Step, paid, paid_units
+from certibayes.bounds.backward import Step, paid, paid_units
+from certibayes.bounds.linear import concretize
 from certibayes.bounds.rules.activation import Lines, between, kinked
+from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE
 
 from ..strategies import fractions, law, traced
 from .rounding_cases import F32, LENGTHS, UNIT, random_numbers, sum_of_products
@@ -23,13 +24,13 @@ from .rounding_cases import F32, LENGTHS, UNIT, random_numbers, sum_of_products
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("spread", [0.0, 20.0])
-def test_a_box_isleast_below_the_exact_minimum_also_where_coefficients_are_off(length, spread):
+def test_a_bound_over_a_box_is_below_the_exact_minimum_also_where_coefficients_are_off(length, spread):
     coefficients = random_numbers(0, 1, 2, length, spread=spread)
     # What cancels loses most.
     coefficients[..., 1::2] = -coefficients[..., : length - length % 2 : 2]
     centre = random_numbers(1, 1, length // 2 + 1, spread=spread / 2).repeat_interleave(2, -1)[:, :length]
     radius = random_numbers(2, 1, length).abs() * 2.0**-30 * centre.abs()
-    found = fractions(least(coefficients, Box(centre, radius), F32))[0]
+    found = fractions(concretize(coefficients, Box(centre, radius), F32))[0]
     size = [abs(c) + r for c, r in zip(fractions(centre)[0], fractions(radius)[0], strict=True)]
     for k, row in enumerate(fractions(coefficients)[0]):
         weights = [abs(a) for a in row]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from certibayes.bounds import ideal_box, layer_boxes, linear_bounds, outward, outward_box, within_range
-from certibayes.bounds.relaxation import LONG
+from certibayes.bounds.sums import LONG
 from certibayes.networks import direct_sums, trace
 
 from ..strategies import Functional, ball, graph_and_params, law, points_of, seeds, threads

@@ -6,8 +6,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from certibayes.bounds import Box, layer_boxes, linear_bounds, linear_lower, outward_box, rules_for, within_range
-from certibayes.bounds.relaxation import Step
+from certibayes.bounds import (
+    Box,
+    LinearBounder,
+    Relaxation,
+   
+    layer_boxes,
+    linear_bounds,
+    outward_box,
+    rules_for,
+    within_range,
+)
+from certibayes.bounds.backward import Step
 from certibayes.networks import direct_sums, trace
 
 from ..strategies import ZOO, ball, fractions, generator, graph_and_params, inputs, points_of, traced
@@ -84,7 +94,7 @@ def test_layers_that_do_not_pay_are_paid_for_by_those_before_them():
     graph, params = graph_and_params(trace(nn.Sequential(*shapes), torch.zeros(1, 6)))
     x, specification = random_numbers(0, 1, 6), random_numbers(1, 1, 2, 6, spread=10)
     boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
-    lower = linear_lower(graph, params, boxes, specification, F32, at_input_only=True)
+    lower = LinearBounder(graph, params, boxes, F32).at_input(specification)
     for found, row in zip(fractions(lower)[0], fractions(specification)[0], strict=True):
         size = sum_of_products([abs(a) for a in row], [abs(v) for v in fractions(x)[0]])
         assert found <= sum_of_products(row, fractions(x)[0]) - 4 * len(shapes) * Fraction(UNIT) * size
@@ -96,7 +106,7 @@ def test_products_with_the_box_may_underflow():
     x, specification = torch.full((1, 2), 2.0**-140), torch.full((1, 1, 2), -(2.0**-20))
     boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
     exact = -2 * Fraction(2) ** -160
-    assert fractions(linear_lower(graph, params, boxes, specification, F32, at_input_only=True))[0][0] <= exact
+    assert fractions(LinearBounder(graph, params, boxes, F32).at_input(specification))[0][0] <= exact
 
 
 def test_multipliers_may_cancel_coefficients_that_are_off():
@@ -106,9 +116,8 @@ def test_multipliers_may_cancel_coefficients_that_are_off():
     boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
     specification = torch.ones(1, 1, 3)
     relu = graph.nodes[0].name
-    found = linear_lower(
-        graph, params, boxes, specification, F32, at_input_only=True, multipliers={relu: specification}
-    )
+    multipliers = Relaxation(multipliers={relu: specification}, signs={relu: torch.ones_like(specification)})
+    found = LinearBounder(graph, params, boxes, F32).at_input(specification, multipliers)
     assert fractions(found)[0][0] <= -12 * 7 * Fraction(UNIT)
 
 
@@ -165,4 +174,4 @@ def test_what_lies_beyond_an_image_is_never_the_highest(padding):
     assert bool((lower <= -1.8 * 2.0**100).all())
     boxes = layer_boxes(graph, params, box, F32)
     ones = torch.eye(graph.classes)[None]
-    assert bool((linear_lower(graph, params, boxes, ones, F32, at_input_only=True) <= -1.8 * 2.0**100).all())
+    assert bool((LinearBounder(graph, params, boxes, F32).at_input(ones) <= -1.8 * 2.0**100).all())

@@ -13,8 +13,8 @@ from torch import nn
 from certibayes.bounds import IDEAL, Ball, Box, cut, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
 from certibayes.bounds import ideal_box as ideal
 from certibayes.bounds.cut import least_over_cut
-from certibayes.bounds.linear import least
-from certibayes.bounds.optimise import optimised_lower
+from certibayes.bounds.linear import LinearBounder, concretize
+from certibayes.bounds.optimize import optimized_lower
 from certibayes.errors import InvalidInput
 from certibayes.networks import direct_sums, trace
 from certibayes.regions import lowest_point
@@ -70,13 +70,15 @@ def _outputs_in_ball(graph, params, x, eps, norm, seed, domain=None):
 
 
 def _every_bound(graph, params, box, rounding):
-    """Bounds by intervals, lines and lines with optimised slopes, as (lower, upper)."""
+    """Bounds by intervals, lines and lines with optimized slopes, as (lower, upper)."""
     with torch.no_grad(), direct_sums():
         found = [interval_bounds(graph, params, box, rounding).ends(), linear_bounds(graph, params, box, rounding)]
         boxes = layer_boxes(graph, params, box, rounding)
         unit = torch.eye(graph.classes, dtype=box.centre.dtype).view(graph.classes, *graph.output_shape)
         both = torch.cat([unit, -unit]).expand(len(box.centre), 2 * graph.classes, *graph.output_shape)
-        lower, negative = optimised_lower(graph, params, boxes, both, rounding, steps=3).split(graph.classes, 1)
+        lower, negative = optimized_lower(LinearBounder(graph, params, boxes, rounding), both, steps=3).split(
+            graph.classes, 1
+        )
     return [*found, (lower, -negative)]
 
 
@@ -211,7 +213,7 @@ def test_the_slope_of_the_bound_is_the_lowest_point_and_never_nan(norm):
     for coefficients in (zero, torch.randn(2, 2, 7, generator=generator(9), dtype=torch.float64)):
         # Under no_grad, as certificates call it.
         with torch.no_grad():
-            slope = torch.func.grad(lambda c: least(c, box, IDEAL).sum())(coefficients)
+            slope = torch.func.grad(lambda c: concretize(c, box, IDEAL).sum())(coefficients)
         assert bool(torch.isfinite(slope).all())
     for index in range(2):
         expected = lowest_point(coefficients[:, index], box)

@@ -1,6 +1,7 @@
 """Planes above ReLU units: above the unit everywhere, whatever the shares; bounds with them hold and are tighter."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,9 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from certibayes.attack import ascend
-from certibayes.bounds import IDEAL, Box, ideal_box, layer_boxes, outward, outward_box
+from certibayes.bounds import IDEAL, Box, LinearBounder, ideal_box, layer_boxes, outward, outward_box
 from certibayes.bounds.linear import margin_specification
-from certibayes.bounds.optimise import begin, bound_with, optimised_lower
+from certibayes.bounds.optimize import optimized_lower, start_relaxation
 from certibayes.bounds.planes import Planes, chord_planes, plane_values, raise_units
 from certibayes.networks import direct_sums, trace
 
@@ -114,8 +115,9 @@ def test_no_point_of_the_ball_is_below_the_bound(name, seed, eps):
     with torch.no_grad(), direct_sums():
         boxes = layer_boxes(graph, params, outward_box(x, eps), rounding)
         specification, rivals = margin_specification(labels, graph.classes, x.dtype)
-        found = [optimised_lower(graph, params, boxes, specification, rounding, 10, hull=True)]
-        start = begin(graph, params, boxes, specification, True, {})
+        bounder = LinearBounder(graph, params, boxes, rounding)
+        found = [optimized_lower(bounder, specification, 10, hull=True)]
+        start = start_relaxation(bounder, specification, True, {})
         g = torch.Generator().manual_seed(seed)
         for sharpness in (1.0, 20.0):
             odd = {
@@ -124,8 +126,7 @@ def test_no_point_of_the_ball_is_below_the_bound(name, seed, eps):
                 )
                 for layer, planes in start.planes.items()
             }
-            chosen = start._replace(planes=odd)
-            found.append(bound_with(chosen, graph, params, boxes, specification, rounding, {}))
+            found.append(bounder.lower(specification, replace(start, planes=odd)))
     points = torch.cat([points_of(*ball(x, eps), 48, seed), x[None]])
     if eps > 0:
         points = torch.cat([points, attacked_points(lambda z: graph.evaluate(params, z), *ball(x, eps))])
@@ -148,8 +149,9 @@ def test_they_close_much_of_the_gap_that_slopes_leave():
     specification, rivals = margin_specification(labels, 3, x.dtype)
     with torch.no_grad():
         boxes = layer_boxes(network.graph, network.params, ideal_box(x, 0.5), IDEAL)
-        slopes = optimised_lower(network.graph, network.params, boxes, specification, steps=60)
-        hull = optimised_lower(network.graph, network.params, boxes, specification, steps=60, hull=True)
+        bounder = LinearBounder(network.graph, network.params, boxes)
+        slopes = optimized_lower(bounder, specification, steps=60)
+        hull = optimized_lower(bounder, specification, steps=60, hull=True)
 
     def margins(z):
         outputs = net(z)

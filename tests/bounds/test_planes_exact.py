@@ -4,6 +4,7 @@ Random networks rarely come near the worst case of a rounding error, so planes a
 theory of rounding allows, at the corners of their boxes, and tiny networks are followed through every kink.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
 
@@ -13,12 +14,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from certibayes.bounds import IDEAL, Box, ideal_box, layer_boxes, outward, outward_box, rules_for
+from certibayes.bounds import (
+    IDEAL,
+    Box,
+    LinearBounder,
+    Relaxation,
+    ideal_box,
+    layer_boxes,
+    outward,
+    outward_box,
+    rules_for,
+)
 from certibayes.bounds.intermediate import box_between_ends, crown_boxes
-from certibayes.bounds.linear import linear_line, linear_lower
-from certibayes.bounds.optimise import Relaxation, ascend, begin, bound_with
+from certibayes.bounds.optimize import ascend, start_relaxation
 from certibayes.bounds.planes import Planes, raise_units
-from certibayes.bounds.relaxation import COEFFICIENT_UNITS, LONG, PIECE, dot, sum_error
+from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE, dot, sum_error
 from certibayes.networks import trace
 
 from ..strategies import fractions, generator, graph_and_params, law, seeds, traced
@@ -211,7 +221,7 @@ def _free(seed: int, relaxation: Relaxation) -> Relaxation:
         return (3 * torch.rand(like.shape, generator=rng, dtype=like.dtype) - 1).clamp(0, 1)
 
     planes = {name: p._replace(shares=drawn(p.shares)) for name, p in relaxation.planes.items()}
-    return relaxation._replace(slopes={k: drawn(v) for k, v in relaxation.slopes.items()}, planes=planes)
+    return replace(relaxation, slopes={k: drawn(v) for k, v in relaxation.slopes.items()}, planes=planes)
 
 
 def _cases(net: nn.Sequential, x: Tensor, eps: float) -> list:
@@ -225,14 +235,14 @@ def _cases(net: nn.Sequential, x: Tensor, eps: float) -> list:
 
 
 def _relaxations(graph, params, box, rounding, seed, tight):
-    """Boxes, the coefficients of every output with both signs, and relaxations of all kinds."""
+    """A bounder, the coefficients of every output with both signs, and relaxations of all kinds."""
     boxes = layer_boxes(graph, params, box, rounding)
     boxes = crown_boxes(graph, params, boxes, rounding) if tight else boxes
     unit = torch.eye(graph.classes, dtype=box.centre.dtype)
     specification = torch.cat([unit, -unit])[None]
-    start = begin(graph, params, boxes, specification, True, {})
-    climbed = ascend(graph, params, boxes, specification, start, {}, 5)
-    return boxes, specification, (start, climbed, _free(seed, start))
+    bounder = LinearBounder(graph, params, boxes, rounding)
+    start = start_relaxation(bounder, specification, True, {})
+    return bounder, specification, (start, ascend(bounder, specification, start, 5), _free(seed, start))
 
 
 def _spread_out(net: nn.Sequential, seed: int, spread: float) -> nn.Sequential:
@@ -245,9 +255,9 @@ def _spread_out(net: nn.Sequential, seed: int, spread: float) -> nn.Sequential:
 
 def _assert_below(net, x, eps, exact, seed, tight):
     for graph, params, box, rounding, slack in _cases(net, x, eps):
-        boxes, specification, chosen = _relaxations(graph, params, box, rounding, seed, tight)
+        bounder, specification, chosen = _relaxations(graph, params, box, rounding, seed, tight)
         for relaxation in chosen:
-            found = fractions(bound_with(relaxation, graph, params, boxes, specification, rounding, {}))[0]
+            found = fractions(bounder.lower(specification, relaxation))[0]
             lowest, negated = found[: graph.classes], found[graph.classes :]
             for low, negative, (smallest, largest) in zip(lowest, negated, exact, strict=True):
                 room = slack * (1 + abs(smallest) + abs(largest))
@@ -315,12 +325,9 @@ def test_lines_are_below_the_exact_network_at_every_kink(seed, eps, depth, sprea
     centre = fractions(x)[0][0]
     knots = knots_of(_layers(net), centre - Fraction(eps), centre + Fraction(eps))
     for graph, params, box, rounding, slack in _cases(net, x, eps):
-        boxes, specification, chosen = _relaxations(graph, params, box, rounding, seed, False)
+        bounder, specification, chosen = _relaxations(graph, params, box, rounding, seed, False)
         for relaxation in chosen:
-            lines = linear_line(
-                graph, params, boxes, specification, rounding, relaxation.slopes, planes=relaxation.planes
-            )
-            slopes, offsets = (fractions(part)[0] for part in lines)
+            slopes, offsets = (fractions(part)[0] for part in bounder.function(specification, relaxation))
             for (a,), d, sign, row in zip(slopes, offsets, [1, 1, -1, -1], [0, 1, 0, 1], strict=True):
                 for place, outputs, _ in knots:
                     assert a * place + d <= sign * outputs[row] + slack * (1 + abs(outputs[row]) + abs(a * place))
@@ -333,7 +340,7 @@ def test_lines_pay_for_coefficients_that_are_off(dtype):
     graph, params = graph_and_params(trace(nn.Flatten(), torch.zeros(1, 2, 3)))
     x, specification = random_numbers(0, 1, 2, 3, dtype=dtype), random_numbers(1, 1, 4, 6, spread=10, dtype=dtype)
     boxes = layer_boxes(graph, params, outward_box(x, 0.5), rounding)
-    line, offset = linear_line(graph, params, boxes, specification, rounding)
+    line, offset = LinearBounder(graph, params, boxes, rounding).function(specification)
     assert torch.equal(line.flatten(2), specification)
     largest = fractions(boxes["input"].centre.abs().flatten(1).double() + boxes["input"].radius.flatten(1))[0]
     for row, d in zip(fractions(specification.abs())[0], fractions(offset)[0], strict=True):
@@ -341,14 +348,14 @@ def test_lines_pay_for_coefficients_that_are_off(dtype):
 
 
 def test_a_line_and_the_bound_from_it_agree():
-    """``linear_lower`` at the input is the line with the box put in, a few units aside."""
+    """The bound at the input is the linear function concretized over the box, a few units aside."""
     net = _network(3, [2, 5, 3], 0.0)
     graph, params = graph_and_params(trace(net))
     x, rounding = torch.randn(4, 2, generator=generator(0)), outward(torch.float32)
     boxes = layer_boxes(graph, params, outward_box(x, 0.3), rounding)
     specification = torch.eye(3).expand(4, 3, 3)
-    line, offset = linear_line(graph, params, boxes, specification, rounding)
-    lower = linear_lower(graph, params, boxes, specification, rounding, at_input_only=True)
+    bounder = LinearBounder(graph, params, boxes, rounding)
+    (line, offset), lower = bounder.function(specification), bounder.at_input(specification)
     box = boxes["input"]
     smallest = (line @ box.centre[..., None] - line.abs() @ box.radius[..., None]).squeeze(-1) + offset
     torch.testing.assert_close(smallest.double(), lower, atol=1e-4, rtol=0)

@@ -8,7 +8,7 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import IDEAL, ideal_box, layer_boxes, linear_lower, outward, outward_box
+from certibayes.bounds import IDEAL, LinearBounder, ideal_box, layer_boxes, outward, outward_box
 from certibayes.bounds.linear import margin_specification
 from certibayes.certify.branch import CLOSE, Search
 from certibayes.errors import InvalidInput
@@ -33,7 +33,7 @@ def search_of(graph, params, box, labels, rounding):
     specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
     count = rivals.shape[1]
     point = torch.arange(len(labels)).repeat_interleave(count)
-    known = linear_lower(graph, params, boxes, specification, rounding).flatten()
+    known = LinearBounder(graph, params, boxes, rounding).lower(specification).flatten()
     return Search(graph, params, boxes, point, specification.flatten(0, 1)[:, None], rounding, known), rivals
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from certibayes.bounds import Box, layer_boxes, outward, outward_box
-from certibayes.bounds.relaxation import Step
+from certibayes.bounds.backward import Step
 from certibayes.certify.branch import Search, _splittable
 from certibayes.networks import Graph, Node, trace
 from certibayes.networks.graph import INPUT

@@ -2,8 +2,9 @@
 
 from certibayes.bounds import rules as rules  # registers the rules of every layer
 from certibayes.bounds.interval import interval_bounds, interval_margins, worst_logits
-from certibayes.bounds.linear import layer_boxes, linear_bounds, linear_lower, linear_margins
+from certibayes.bounds.linear import LinearBounder, LinearFunction, layer_boxes, linear_bounds, linear_margins
 from certibayes.bounds.registry import Rules, register, registered, rules_for
+from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL, LARGEST, Rounding, by_name, outward, within_range
 from certibayes.bounds.support import Support, support_table, supports
 from certibayes.regions import NORMS, Ball, Box, Domain, ideal_box, outward_box
@@ -15,6 +16,9 @@ __all__ = [
     "Ball",
     "Box",
     "Domain",
+    "LinearBounder",
+    "LinearFunction",
+    "Relaxation",
     "Rounding",
     "Rules",
     "Support",
@@ -24,7 +28,6 @@ __all__ = [
     "interval_margins",
     "layer_boxes",
     "linear_bounds",
-    "linear_lower",
     "linear_margins",
     "outward",
     "outward_box",

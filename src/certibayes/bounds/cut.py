@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.registry import IntervalRule
-from certibayes.bounds.relaxation import COEFFICIENT_UNITS
 from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.sums import COEFFICIENT_UNITS
 from certibayes.networks.operations import Weights
 from certibayes.regions import Ball, Box
 from certibayes.regions.ball import NARROW, VANISHING

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from certibayes.bounds.linear import Boxes, linear_lower
+from certibayes.bounds.linear import Boxes, LinearBounder
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Params
@@ -64,12 +64,10 @@ def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at
     box = boxes[graph.nodes[-1].name]
     units = box.centre[0].numel()
     identity = torch.eye(units, dtype=box.centre.dtype, device=box.centre.device)
-    lows, highs = [], []
+    bounder, lows, highs = LinearBounder(graph, params, boxes, rounding), [], []
     for some in identity.split(at_once):
         both = torch.cat([some, -some]).view(-1, *graph.output_shape)
-        lower, negative = linear_lower(graph, params, boxes, both.expand(len(box.centre), *both.shape), rounding).split(
-            len(some), 1
-        )
+        lower, negative = bounder.lower(both.expand(len(box.centre), *both.shape)).split(len(some), 1)
         lows.append(lower)
         highs.append(-negative)
     low, high = (end.flatten(1) for end in (box.ends() if rounding.outward else (box.lower, box.upper)))

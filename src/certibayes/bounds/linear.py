@@ -1,37 +1,37 @@
 """Linear bounds (CROWN; LBP in the paper): one network, one batch of boxes, lower bounds on margins and outputs.
 
-Coefficients travel from the outputs back to the input, where the box is put in:
+A backward pass propagates coefficients from the outputs to the input, where they are concretized over the box:
 
     m >= A x + d >= A c - |A| r + d        for x in the box (c, r).
 
-Every activation needs bounds on what it takes in; they come from interval propagation. On the way, the same
-coefficients put into the box of any intermediate layer give a bound too; the one at the last layer's input is the
-interval bound with the last layer folded in, and the result is the better of the two. See Zhang et al. (2018).
+Every activation needs intermediate bounds, on its input; they come from interval propagation. The same coefficients
+concretized over the box of an intermediate layer give a bound too; the one at the last layer's input is the interval
+bound with the last layer elided, and ``LinearBounder.lower`` is the better of the two. See Zhang et al. (2018).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from certibayes.bounds.backward import Backward, Step
 from certibayes.bounds.cut import least_over_cut
 from certibayes.bounds.interval import interval_bounds
-from certibayes.bounds.planes import PlanesByNode, planed_layers, raise_units
+from certibayes.bounds.offset import Offset
+from certibayes.bounds.planes import planed_layers, raise_units
 from certibayes.bounds.registry import LinearRule, rules_for
-from certibayes.bounds.relaxation import Step, dot, joined, paid_units, portion, portions, sum_error, vanished
+from certibayes.bounds.relaxation import PLAIN, Relaxation, Slopes
 from certibayes.bounds.rounding import IDEAL, Rounding, widened
+from certibayes.bounds.sums import dot, joined, portion, portions, sum_error
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import Reshape
 from certibayes.regions import Box
-
-Slopes = Mapping[str, Tensor] | str
-"""Lower slopes of unstable activations by node, or "zero" or "adaptive" for all of them."""
 
 Boxes = dict[str, Box]
 """Boxes by node, and of the input."""
@@ -49,205 +49,203 @@ def layer_boxes(graph: Graph, params: Params, box: Box, rounding: Rounding = IDE
     return boxes
 
 
-def linear_lower(
-    graph: Graph,
-    params: Params,
-    boxes: Boxes,
-    specification: Tensor,
-    rounding: Rounding = IDEAL,
-    slopes: Slopes = "zero",
-    folded_only: bool = False,
-    at_input_only: bool = False,
-    multipliers: Mapping[str, Tensor] | None = None,
-    planes: PlanesByNode | None = None,
-    observe: Callable[[str, Tensor], None] | None = None,
-    overwrite: bool = False,
-) -> Tensor:
-    """Bound linear functions of the network's outputs from below.
+class LinearFunction(NamedTuple):
+    """Linear functions A x + d of the input for S quantities of each example.
 
-    Args:
+    Attributes:
+        coefficients: A, (B, S, *input_shape).
+        offset: d, (B, S), in float64.
+    """
+
+    coefficients: Tensor
+    offset: Tensor
+
+
+@dataclass(frozen=True)
+class LinearBounder:
+    """Bounds linear functions of the outputs of one network, over one batch of boxes, from below.
+
+    A specification is their coefficients on the outputs, (B, S, *output_shape). In outward rounding bounds hold for the
+    outputs of the float program, their linear functions taken exactly.
+
+    Attributes:
         graph: the network.
         params: parameters and buffers of one sample.
-        boxes: from ``layer_boxes``, with the same rounding.
-        specification: coefficients on the outputs, (B, S, *output_shape).
+        boxes: of every node and the input, from ``layer_boxes``, with the same rounding.
         rounding: ``IDEAL``, or ``outward(dtype)`` for bounds on the float program.
-        slopes: see ``Slopes``.
-        folded_only: go back through the last layer alone: interval bounds with that layer folded in.
-        at_input_only: do not take the better of this bound and the folded one, whose place has no slope to climb.
-        multipliers: by activation, (B, S, *shape): β where its input z is known to be >= 0, -β where it is known to be
-            <= 0, for any β >= 0. Since β |z| >= 0 may be subtracted from a lower bound, they are subtracted from the
-            coefficients on z (beta-CROWN; Wang et al., 2021).
-        planes: above some units of ReLU nodes, by name; see ``bounds.planes``.
-        observe: told the coefficients on each node's output, by name, and those on the input.
-        overwrite: whether coefficients may be overwritten on the way, which saves memory and with it time; not where
-            anything is differentiated or mapped. The caller's own are left alone.
-
-    Returns:
-        Lower bounds (B, S) in float64; in outward rounding they hold for the outputs of the float program, their
-        differences taken exactly.
+        in_place: whether ``lower`` and ``elided`` may overwrite coefficients that they made themselves, which saves
+            memory and with it time; not where anything is differentiated or mapped.
     """
-    free = Free(slopes, multipliers or {}, planes or {})
-    ended = _backwards(
-        graph, params, boxes, specification, rounding, free, observe, folded_only, overwrite and observe is None
-    )
-    if folded_only and ended.folded is not None:
-        return ended.folded
-    result = ended.constant.total(least(ended.coefficients, ended.box, rounding))
-    return result if ended.folded is None or at_input_only else torch.maximum(result, ended.folded)
+
+    graph: Graph
+    params: Params
+    boxes: Boxes
+    rounding: Rounding = IDEAL
+    in_place: bool = False
+
+    def lower(self, specification: Tensor, relaxation: Relaxation = PLAIN) -> Tensor:
+        """Return the better of the bound at the input and the elided one, (B, S), in float64."""
+        return _BackwardPass(self, specification, relaxation).better_bound()
+
+    def at_input(self, specification: Tensor, relaxation: Relaxation = PLAIN) -> Tensor:
+        """Return the bound at the input alone, (B, S), in float64, whose gradient does not vanish in the elided one."""
+        backward = _BackwardPass(self, specification, relaxation)
+        backward.propagate_to_input()
+        return backward.concretized()
+
+    def elided(self, specification: Tensor) -> Tensor:
+        """Return the interval bound with the last layer elided, (B, S), in float64.
+
+        Where the last operation has several inputs, whose boxes know nothing of each other, it is the one at the input.
+        """
+        backward = _BackwardPass(self, specification, PLAIN)
+        backward.propagate_last()
+        if not backward.is_at_one_node:
+            backward.propagate_to_input()
+        return backward.concretized()
+
+    def function(self, specification: Tensor, relaxation: Relaxation = PLAIN) -> LinearFunction:
+        """Return the linear functions of the input that ``at_input`` concretizes: m >= A x + d inside the box.
+
+        In outward rounding they hold for the float program as they stand, with the product taken exactly.
+        """
+        backward = _BackwardPass(self, specification, relaxation)
+        backward.propagate_to_input()
+        coefficients, box = backward.at_node
+        return LinearFunction(coefficients, backward.offset.beside(coefficients, box))
+
+    def lower_with_coefficients(
+        self, specification: Tensor, relaxation: Relaxation = PLAIN
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return ``lower``, and the coefficients on each node's output and on the input, (B, S, *shape), by name."""
+        seen: dict[str, Tensor] = {}
+        return _BackwardPass(replace(self, in_place=False), specification, relaxation, seen).better_bound(), seen
 
 
-def linear_line(
-    graph: Graph,
-    params: Params,
-    boxes: Boxes,
-    specification: Tensor,
-    rounding: Rounding = IDEAL,
-    slopes: Slopes = "zero",
-    multipliers: Mapping[str, Tensor] | None = None,
-    planes: PlanesByNode | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return the linear functions of the input that ``linear_lower`` puts the box into: m >= A x + d inside it.
-
-    Returns:
-        A, (B, S, *input_shape), and d, (B, S) in float64. In outward rounding they hold for the float program as they
-        stand, with the product taken exactly.
-    """
-    free = Free(slopes, multipliers or {}, planes or {})
-    ended = _backwards(graph, params, boxes, specification, rounding, free)
-    if not rounding.outward:
-        return ended.coefficients, ended.constant.value
-    # Coefficients may be off by some units when they arrive.
-    return ended.coefficients, ended.constant.total(paid_units(ended.coefficients, ended.box, rounding).double())
-
-
-class Free(NamedTuple):
-    """What a relaxation is free to choose; see ``linear_lower``."""
-
-    slopes: Slopes
-    multipliers: Mapping[str, Tensor]
-    planes: PlanesByNode
-
-
-class Arrived(NamedTuple):
-    """Coefficients (B, S, ...) on the output of a node.
+class _Pending(NamedTuple):
+    """Coefficients (B, S, *shape) on the output of a node that the backward pass has not reached yet.
 
     Attributes:
         coefficients: themselves.
-        unpaid: how many layers in a row have let them pass although they may be some units off.
+        carried: how many layers in a row have carried their rounding error on; see ``Backward``.
         owned: whether they are in memory of their own.
     """
 
     coefficients: Tensor
-    unpaid: int = 0
+    carried: int = 0
     owned: bool = False
 
 
-class Ended(NamedTuple):
-    """Where the way back ends: coefficients (B, S, ...) on a box, the constant, and the folded bound on the way."""
-
-    coefficients: Tensor
-    box: Box
-    constant: _Sum
-    folded: Tensor | None
+CARRY_LIMIT = 4
+"""Layers that may carry the rounding error of coefficients on; each adds at most four units to it."""
 
 
-def _backwards(
-    graph: Graph,
-    params: Params,
-    boxes: Boxes,
-    specification: Tensor,
-    rounding: Rounding,
-    free: Free,
-    observe: Callable[[str, Tensor], None] | None = None,
-    folded_only: bool = False,
-    overwrite: bool = False,
-) -> Ended:
-    """Carry coefficients from the outputs back to the input."""
-    pending = {graph.nodes[-1].name: Arrived(specification)}
-    constant = _Sum(specification, rounding)
-    folded: Tensor | None = None
-    planed = planed_layers(graph) if free.planes else {}
+class _BackwardPass:
+    """One backward pass: coefficients on the nodes that it has come to, and the offset.
 
-    def travel(name: str, arrived: Arrived) -> None:
-        """Let coefficients arrive at the output of a node."""
-        together = name in pending
-        if rounding.outward and not isinstance(node.operation, Reshape):
-            constant.add(vanished(boxes[name], rounding))
-        if rounding.outward and (together or arrived.unpaid == PATIENCE):
-            # Where coefficients meet they may cancel, so what each may be off by is paid for before.
-            constant.add(paid_units(arrived.coefficients, boxes[name], rounding))
-            arrived = arrived._replace(unpaid=0)
-        if together:
-            if rounding.outward:
-                constant.add(paid_units(pending[name].coefficients, boxes[name], rounding))
-            arrived = Arrived(pending[name].coefficients + arrived.coefficients)
-        pending[name] = arrived
+    Attributes:
+        pending: coefficients by node, or the input.
+        offset: d of m >= A z + d.
+        seen: where coefficients on the nodes that it has passed are kept, if anywhere.
+    """
 
-    for node in reversed(graph.nodes):
-        if node.name not in pending:
-            continue
-        coefficients, unpaid, owned = pending.pop(node.name)
-        inputs = tuple(boxes[name] for name in node.inputs)
-        slope = free.slopes if isinstance(free.slopes, str) else free.slopes.get(node.name, "zero")
-        reuses = overwrite and rules_for(node.operation).reuses
-        step = Step(coefficients, inputs, boxes[node.name], rounding, slope, owned and reuses)
-        if observe is not None:
-            observe(node.name, coefficients)
-        if node.name in free.planes:
-            source = planed[node.name]
-            fed = source.inputs[0]
-            raised = raise_units(
-                free.planes[node.name], coefficients, source.weights(params), boxes[fed], boxes[node.name], rounding
-            )
-            constant.add(raised.constant)
-            travel(fed, Arrived(raised.coefficients))
-            step = replace(step, coefficients=raised.rest, owned=False)
-        back = _linear_rule(node)(node.operation, node.weights(params), step)
-        constant.add(back.constant)
-        if node.name in free.multipliers:
-            if rounding.outward:
-                constant.add(paid_units(back.coefficients[0], inputs[0], rounding))
-            back = back._replace(coefficients=(back.coefficients[0] - free.multipliers[node.name],))
-        for name, arrived in zip(node.inputs, back.coefficients, strict=True):
-            travel(name, Arrived(arrived, 0 if back.paid else unpaid + 1, back.owned and reuses))
-        if node is graph.nodes[-1] and len(pending) == 1:
-            # The last layer folded into the box of what it takes in: interval bounds with the last layer elided.
-            folded = constant.total(least(*_only(pending, boxes), rounding))
-            if folded_only:
-                break
-    coefficients, box = _only(pending, boxes)
-    if observe is not None:
-        observe(INPUT, coefficients)
-    return Ended(coefficients, box, constant, folded)
+    def __init__(
+        self,
+        bounder: LinearBounder,
+        specification: Tensor,
+        relaxation: Relaxation,
+        seen: dict[str, Tensor] | None = None,
+    ):
+        self.bounder, self.relaxation, self.boxes = bounder, relaxation, bounder.boxes
+        self.nodes = list(bounder.graph.nodes)
+        self.planed = planed_layers(bounder.graph) if relaxation.planes else {}
+        self.offset = Offset(specification, bounder.rounding)
+        self.pending = {self.nodes[-1].name: _Pending(specification)}
+        self.seen = seen
 
+    @property
+    def is_at_one_node(self) -> bool:
+        """Whether the bound is a function of one node's values, or of the input."""
+        return len(self.pending) == 1
 
-PATIENCE = 4
-"""Layers that may pass coefficients on without paying; each adds at most four units to what they may be off by."""
+    @property
+    def at_node(self) -> tuple[Tensor, Box]:
+        """Coefficients on that one node, and its box."""
+        ((name, pending),) = self.pending.items()
+        return pending.coefficients, self.boxes[name]
 
+    def concretized(self) -> Tensor:
+        """Return the bound over the box of that one node, (B, S), in float64."""
+        return self.offset.total(concretize(*self.at_node, self.bounder.rounding))
 
-class _Sum:
-    """A sum of constants (B, S) in float64, and of their sizes, which bound what rounding can do to it."""
+    def better_bound(self) -> Tensor:
+        """Propagate to the input, and return the better of the bounds there and at the last layer's input."""
+        self.propagate_last()
+        elided = self.concretized() if self.is_at_one_node else None
+        self.propagate_to_input()
+        at_input = self.concretized()
+        return at_input if elided is None else torch.maximum(at_input, elided)
 
-    def __init__(self, like: Tensor, rounding: Rounding):
-        self.value = torch.zeros(like.shape[:2], dtype=torch.float64, device=like.device)
-        self.size, self.rounding = self.value, rounding
+    def propagate_to_input(self) -> None:
+        """Propagate through all layers that are left."""
+        while self.nodes:
+            self.propagate_last()
+        self._keep(INPUT)
 
-    def add(self, term: Tensor) -> None:
-        self.value = self.value + term.double()
-        self.size = self.size + term.double().abs()
+    def propagate_last(self) -> None:
+        """Propagate through the last layer that is left."""
+        node, bounder = self.nodes.pop(), self.bounder
+        if node.name not in self.pending:
+            return
+        self._keep(node.name)
+        coefficients, carried, owned = self.pending.pop(node.name)
+        reuses = bounder.in_place and rules_for(node.operation).reuses
+        inputs = tuple(self.boxes[name] for name in node.inputs)
+        slope = self.relaxation.slope(node.name)
+        step = Step(coefficients, inputs, self.boxes[node.name], bounder.rounding, slope, owned and reuses)
+        if node.name in self.relaxation.planes:
+            step = self._raise(node, step)
+        back = _linear_rule(node)(node.operation, node.weights(bounder.params), step)
+        self.offset.add(back.constant)
+        if node.name in self.relaxation.multipliers:
+            back = self._subtract_multipliers(node, back)
+        for name, into in zip(node.inputs, back.coefficients, strict=True):
+            self._reach(name, _Pending(into, 0 if back.paid else carried + 1, back.owned and reuses), node)
 
-    def total(self, last: Tensor) -> Tensor:
-        total = self.value + last
-        if not self.rounding.outward:
-            return total
-        # The sums that led here lose what underflows in them, besides.
-        return total - (self.size + last.abs()) * 2.0**-40 - self.rounding.underflow
+    def _keep(self, name: str) -> None:
+        if self.seen is not None:
+            self.seen[name] = self.pending[name].coefficients
 
+    def _raise(self, node: Node, step: Step) -> Step:
+        """Bound the units of a ReLU that have planes, and leave the others to its rule."""
+        source = self.planed[node.name]
+        fed = source.inputs[0]
+        planes, weights = self.relaxation.planes[node.name], source.weights(self.bounder.params)
+        raised = raise_units(planes, step.coefficients, weights, self.boxes[fed], step.output, step.rounding)
+        self.offset.add(raised.constant)
+        self._reach(fed, _Pending(raised.coefficients), node)
+        return replace(step, coefficients=raised.rest, owned=False)
 
-def _only(pending: dict[str, Arrived], boxes: Boxes) -> tuple[Tensor, Box]:
-    """What is left when all layers are done: coefficients on one box."""
-    (name, arrived), *_ = pending.items()
-    return arrived.coefficients, boxes[name]
+    def _subtract_multipliers(self, node: Node, back: Backward) -> Backward:
+        """Subtract β s from the coefficients on the input z of an activation, since β s z >= 0."""
+        (coefficients,) = back.coefficients
+        self.offset.cover_coefficients(coefficients, self.boxes[node.inputs[0]])
+        multipliers = self.relaxation.multipliers[node.name] * self.relaxation.signs[node.name]
+        return back._replace(coefficients=(coefficients - multipliers,))
+
+    def _reach(self, name: str, arrived: _Pending, source: Node) -> None:
+        """Let coefficients come to the output of a node, or the input, from a layer behind it."""
+        box, waiting = self.boxes[name], self.pending.get(name)
+        if not isinstance(source.operation, Reshape):
+            self.offset.cover_underflow(box)
+        if waiting is not None or arrived.carried == CARRY_LIMIT:
+            # Where coefficients meet they may cancel, so the error of each is covered before.
+            self.offset.cover_coefficients(arrived.coefficients, box)
+            arrived = arrived._replace(carried=0)
+        if waiting is not None:
+            self.offset.cover_coefficients(waiting.coefficients, box)
+            arrived = _Pending(waiting.coefficients + arrived.coefficients)
+        self.pending[name] = arrived
 
 
 def _linear_rule(node: Node) -> LinearRule:
@@ -260,7 +258,7 @@ def _linear_rule(node: Node) -> LinearRule:
     return rule
 
 
-def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Tensor:
+def concretize(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Tensor:
     """Smallest value of A x over a box, and over the ball that it may carry, (B, S), in float64.
 
     Args:
@@ -270,7 +268,7 @@ def least(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Tensor:
     """
     radius = box.radius
     if rounding.outward:
-        # Pays for rounding of both sums, and for coefficients that are off by some units.
+        # Covers the rounding of both sums, and coefficients that are off by some units.
         radius = widened(box, sum_error(radius, rounding))
     parts = []
     for part in portions(coefficients):
@@ -319,7 +317,7 @@ def linear_margins(
     """
     boxes = layer_boxes(graph, params, box, rounding) if boxes is None else boxes
     specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
-    lower = linear_lower(graph, params, boxes, specification, rounding, slopes)
+    lower = LinearBounder(graph, params, boxes, rounding).lower(specification, Relaxation(slopes))
     return torch.zeros(len(labels), graph.classes, dtype=lower.dtype, device=lower.device).scatter(1, rivals, lower)
 
 
@@ -333,9 +331,8 @@ def linear_bounds(
 ) -> tuple[Tensor, Tensor]:
     """Bound every output from both sides, (B, C) each, in float64; never worse than interval bounds."""
     known = layer_boxes(graph, params, box, rounding) if boxes is None else boxes
-    return output_bounds(
-        graph, known, lambda both: linear_lower(graph, params, known, both, rounding, slopes), rounding
-    )
+    bounder = LinearBounder(graph, params, known, rounding)
+    return output_bounds(graph, known, lambda both: bounder.lower(both, Relaxation(slopes)), rounding)
 
 
 def output_bounds(

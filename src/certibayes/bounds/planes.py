@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.relaxation import paid_units
+from certibayes.bounds.backward import paid_units
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import Graph, Node
 from certibayes.networks.operations import Linear, ReLU, Weights

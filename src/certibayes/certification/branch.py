@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
-from certibayes.regions import lowest_point
 from certibayes.bounds.linear import Boxes, LinearBounder, LinearFunction
 from certibayes.bounds.optimize import HULL_STEPS, MOST_PLANES, ascend, start_relaxation
 from certibayes.bounds.optimize import STEPS as ALPHA_STEPS
@@ -323,7 +322,8 @@ class Search:
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses = [corner.new_zeros(len(corner), 0)]
+        losses, slopes = [corner.new_zeros(len(corner), 0)], chosen.slopes
+        assert not isinstance(slopes, str)
         for node in self.relus:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius

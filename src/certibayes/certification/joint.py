@@ -24,7 +24,7 @@ from torch import Tensor
 from certibayes.bounds import Box
 from certibayes.bounds.ascent import Freedom, climb
 from certibayes.bounds.linear import LinearFunction, concretize
-from certibayes.bounds.relaxation import dot
+from certibayes.bounds.sums import dot
 from certibayes.certification.softmax import relative_error
 
 STEPS = 60

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from certibayes.bounds.backward import Backward, Step, paid
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
-from certibayes.bounds.relaxation import Backward, Step, dot, joined, paid, portion, portions, sum_error
 from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.sums import dot, joined, portion, portions, sum_error
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from certibayes.bounds.backward import Backward, Step, paid
 from certibayes.bounds.cut import cut_affine
 from certibayes.bounds.registry import register
-from certibayes.bounds.relaxation import Backward, Step, paid
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
@@ -61,7 +61,7 @@ def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Round
 
 
 def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Backward:
-    """Coefficients A on W x + b are A W on x; see ``bounds.relaxation`` for what rounding costs."""
+    """Coefficients A on W x + b are A W on x; see ``bounds.backward`` for what rounding costs."""
     weight, bias = weights["weight"], weights.get("bias")
     constant = _bias_part(step, bias, -1)
     if step.rounding.outward:

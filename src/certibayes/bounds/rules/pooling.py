@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from certibayes.bounds.backward import Backward, Step
 from certibayes.bounds.registry import register
-from certibayes.bounds.relaxation import COEFFICIENT_UNITS, Backward, Step, dot, dot_sizes, sum_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.rules.activation import monotone
 from certibayes.bounds.rules.transposed import transposed
+from certibayes.bounds.sums import COEFFICIENT_UNITS, dot, dot_magnitudes, sum_error
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
@@ -86,7 +87,7 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
     # An input that several windows choose gets the sum of their coefficients, which may cancel.
     size = torch.where(chosen, windows(step.magnitude()), 0.0).sum(2)
     units = 2 * step.rounding.gamma(math.prod(kernel) + 8) + 2 * COEFFICIENT_UNITS * step.rounding.unit
-    cost = dot_sizes(step.coefficients.flatten(3), size * units) * (1 + sum_error(size, step.rounding))
+    cost = dot_magnitudes(step.coefficients.flatten(3), size * units) * (1 + sum_error(size, step.rounding))
     return Backward((into,), constant - cost)
 
 

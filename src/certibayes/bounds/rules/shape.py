@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from certibayes.bounds.backward import Backward, Step
 from certibayes.bounds.cut import reshaped
 from certibayes.bounds.registry import register
-from certibayes.bounds.relaxation import Backward, Step
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights

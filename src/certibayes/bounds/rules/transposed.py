@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from certibayes.bounds.backward import Backward, Step, paid
 from certibayes.bounds.registry import rules_for
-from certibayes.bounds.relaxation import Backward, Step, dot, dot_sizes, paid, sum_error
+from certibayes.bounds.sums import dot, dot_magnitudes, sum_error
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
 
@@ -23,7 +24,7 @@ def transposed(operation: Any, weights: Weights, step: Step) -> Backward:
     if step.rounding.outward:
         constant = constant + paid(step, _error(operation, weights, step))
         # The sum above is as long as the layer is large.
-        constant = constant - dot_sizes(step.coefficients, offset.abs()) * sum_error(offset, step.rounding)
+        constant = constant - dot_magnitudes(step.coefficients, offset.abs()) * sum_error(offset, step.rounding)
     return Backward(into, constant)
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor, nn
 
-from certibayes.bounds import ideal_box, layer_boxes, linear_lower, outward, outward_box
+from certibayes.bounds import LinearBounder, ideal_box, layer_boxes, outward, outward_box
 from certibayes.bounds.linear import margin_specification
-from certibayes.bounds.optimise import optimised_lower
+from certibayes.bounds.optimize import optimized_lower
 from certibayes.networks import direct_sums, trace
 
 from ..strategies import ZOO, attacked_points, ball, graph_and_params, inputs, law, points_of, seeds, traced
@@ -36,8 +36,8 @@ def test_they_are_sound_in_floats_and_never_worse_than_slopes_zero(name, seed, e
     specification, rivals = margin_specification(LABELS, 3, torch.float32)
     with direct_sums():
         boxes = layer_boxes(graph, params, outward_box(x, eps), F32)
-        plain = linear_lower(graph, params, boxes, specification, F32)
-        found = optimised_lower(graph, params, boxes, specification, F32, steps=5)
+        bounder = LinearBounder(graph, params, boxes, F32)
+        plain, found = bounder.lower(specification), optimized_lower(bounder, specification, steps=5)
     assert found.dtype == torch.float64
     assert bool((found >= plain).all())
     lower, upper = ball(x, eps)
@@ -100,8 +100,8 @@ def test_with_one_hidden_layer_they_come_within_two_percent_of_the_best_relaxati
         graph, params = graph_and_params(trace(net))
         boxes = layer_boxes(graph, params, ideal_box(x, eps))
         specification, rivals = margin_specification(LABELS[:1], 3, torch.float64)
-        plain = linear_lower(graph, params, boxes, specification)
-        found = optimised_lower(graph, params, boxes, specification, steps=40)
+        bounder = LinearBounder(graph, params, boxes)
+        plain, found = bounder.lower(specification), optimized_lower(bounder, specification, steps=40)
         best = _best_of_relaxation(net, boxes, specification)
         scale = _margins(graph.evaluate(params, x), rivals) - best
         assert bool((found <= best + 1e-7).all())
@@ -116,9 +116,10 @@ def test_the_default_number_of_steps_finds_most_of_it():
     graph, params = graph_and_params(trace(net))
     boxes = layer_boxes(graph, params, ideal_box(x, 0.2))
     specification, _ = margin_specification(LABELS[:1], 3, torch.float64)
-    plain = linear_lower(graph, params, boxes, specification)
+    bounder = LinearBounder(graph, params, boxes)
+    plain = bounder.lower(specification)
     gap = _best_of_relaxation(net, boxes, specification) - plain
-    left = _best_of_relaxation(net, boxes, specification) - optimised_lower(graph, params, boxes, specification)
+    left = _best_of_relaxation(net, boxes, specification) - optimized_lower(bounder, specification)
     assert float(left.sum()) < 0.3 * float(gap.sum())
 
 
@@ -127,8 +128,9 @@ def test_without_steps_or_kinks_they_are_the_plain_bounds():
         graph, params = traced(name, 0)
         boxes = layer_boxes(graph, params, ideal_box(inputs(name, 3, 0), 0.1))
         specification, _ = margin_specification(LABELS, 3, torch.float32)
-        plain = linear_lower(graph, params, boxes, specification)
-        torch.testing.assert_close(optimised_lower(graph, params, boxes, specification, steps=steps), plain)
+        bounder = LinearBounder(graph, params, boxes)
+        found = optimized_lower(bounder, specification, steps=steps)
+        torch.testing.assert_close(found, bounder.lower(specification))
 
 
 @pytest.mark.parametrize("name", ["relu", "leaky relu", "convolution, stride and padding", "residual"])
@@ -140,7 +142,7 @@ def test_samples_may_be_vmapped(name):
 
     def bound(weights):
         boxes = layer_boxes(graph, weights, outward_box(x, 0.2), F32)
-        return optimised_lower(graph, weights, boxes, specification, F32, steps=3)
+        return optimized_lower(LinearBounder(graph, weights, boxes, F32), specification, steps=3)
 
     with torch.no_grad():
         together = torch.vmap(bound)(stacked)
@@ -154,6 +156,7 @@ def test_every_quantity_has_slopes_of_its_own():
     graph, params = graph_and_params(trace(net))
     boxes = layer_boxes(graph, params, ideal_box(x, 0.3))
     specification, _ = margin_specification(LABELS[:1], 3, torch.float64)
-    together = optimised_lower(graph, params, boxes, specification)
-    alone = [optimised_lower(graph, params, boxes, specification[:, k : k + 1]) for k in range(2)]
+    bounder = LinearBounder(graph, params, boxes)
+    together = optimized_lower(bounder, specification)
+    alone = [optimized_lower(bounder, specification[:, k : k + 1]) for k in range(2)]
     torch.testing.assert_close(together, torch.cat(alone, 1))

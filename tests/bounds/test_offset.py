@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certibayes.bounds import IDEAL, outward
-from certibayes.bounds.linear import _Sum
+from certibayes.bounds.offset import Offset
 
 from ..strategies import law
 
@@ -17,7 +17,7 @@ terms = st.one_of(st.floats(-(2.0**60), 2.0**60), st.floats(-1.0, 1.0), st.sampl
 @law(200)
 @given(values=st.lists(terms, min_size=1, max_size=12), last=terms)
 def test_a_total_is_never_above_the_exact_sum(values, last):
-    constant = _Sum(torch.zeros(1, 1), outward(torch.float32))
+    constant = Offset(torch.zeros(1, 1), outward(torch.float32))
     for value in values:
         constant.add(torch.tensor([[value]], dtype=torch.float64))
     exact = sum((Fraction(value) for value in (*values, last)), Fraction(0))
@@ -29,6 +29,6 @@ def test_a_total_is_never_above_the_exact_sum(values, last):
 
 
 def test_in_ideal_arithmetic_nothing_is_taken_off():
-    constant = _Sum(torch.zeros(1, 1), IDEAL)
+    constant = Offset(torch.zeros(1, 1), IDEAL)
     constant.add(torch.tensor([[1.5]]))
     assert float(constant.total(torch.tensor([[2.0]], dtype=torch.float64))) == 3.5
