@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.regions import Box
 from certibayes.bounds.rounding import Rounding, widened
 from certibayes.bounds.sums import COEFFICIENT_UNITS, dot_magnitudes, sum_error
+from certibayes.regions import Box
 
 
 @dataclass(frozen=True)

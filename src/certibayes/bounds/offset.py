@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.backward import paid_units, vanished
-from certibayes.regions import Box
 from certibayes.bounds.rounding import Rounding
+from certibayes.regions import Box
 
 
 class Offset:

@@ -23,7 +23,7 @@ from certibayes.certificates.words import (
 )
 from certibayes.errors import CorruptFile
 
-SETTINGS = ("bounds", "rule", "intermediates")
+SETTINGS = ("bounds", "method", "intermediates")
 PLAIN = ("eps", "norm", "domain", "rounding", "labels", "predicted", "certified", "lower", "upper", "attacked")
 KEYS = ("kind", "statement", *PLAIN, "counterexamples", "reasons", "provenance")
 """The keys of a stored certificate, no more and no fewer."""
@@ -33,7 +33,7 @@ KEYS = ("kind", "statement", *PLAIN, "counterexamples", "reasons", "provenance")
 class Certificate(Proved):
     """What was proved for a batch of points.
 
-    ``digest``, ``inputs_digest``, ``samples``, ``seed``, ``device``, ``dtype``, ``version``, ``bounds``, ``rule`` and
+    ``digest``, ``inputs_digest``, ``samples``, ``seed``, ``device``, ``dtype``, ``version``, ``bounds``, ``method`` and
     ``intermediates`` are those of its provenance.
 
     Attributes:
@@ -120,7 +120,7 @@ class Certificate(Proved):
         radius = f"{self.eps:g}" if not isinstance(self.eps, Tensor) else "radii given"
         norm = "" if self.norm == "linf" else f" in {self.norm}"
         return (
-            f"Certificate({count} of {len(self)} points certified at eps={radius}{norm}, {self.bounds}, {self.rule}, "
+            f"Certificate({count} of {len(self)} points certified at eps={radius}{norm}, {self.bounds}, {self.method}, "
             f"{self.rounding})" + (f" {self.hint}" if self.hint else "")
         )
 
@@ -230,11 +230,11 @@ def contradictions(certificate: Certificate) -> list[str]:
         "points are certified although there is a reason why nothing could be concluded": certified & unanswered,
         "lower bounds exceed upper bounds": (c.lower > c.upper).cpu().any(-1),
         "bounds lie outside what probabilities can be": ((c.lower < 0) | (c.upper > 1.01)).cpu().any(-1),
-        "points were attacked, which only the rule best does": attacked & torch.tensor(c.rule != "best"),
+        "points were attacked, which only the method best does": attacked & torch.tensor(c.method != "best"),
         "radii differ within a point, which only the norm linf allows": torch.tensor(
             isinstance(c.eps, Tensor) and c.eps.dim() > 1 and c.norm != "linf"
         ),
-        f"the rule {c.rule} does not go with {c.bounds} bounds": torch.tensor(c.rule == "joint" and not linear),
+        f"the method {c.method} does not go with {c.bounds} bounds": torch.tensor(c.method == "joint" and not linear),
         f"{c.intermediates} intermediates do not go with {c.bounds} bounds": torch.tensor(
             c.intermediates != "ibp" and not linear
         ),

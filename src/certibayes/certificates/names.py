@@ -9,7 +9,7 @@ BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 INTERMEDIATES = ("ibp", "crown")
 """What linear bounds can know of the layers in between."""
 
-RULES = ("auto", "theorem1", "pairwise", "elided", "joint", "best")
+METHODS = ("auto", "theorem1", "pairwise", "elided", "joint", "best")
 """How the bounds of several networks can be combined."""
 
 ROUNDINGS = ("outward", "ideal")

@@ -9,12 +9,12 @@ from typing import Any
 
 from certibayes._version import __version__
 from certibayes.certificates import reading
-from certibayes.certificates.names import BOUNDS, DEVICES, DTYPES, INTERMEDIATES, RULES, VERSIONS
+from certibayes.certificates.names import BOUNDS, DEVICES, DTYPES, INTERMEDIATES, METHODS, VERSIONS
 from certibayes.errors import CorruptFile
 
 KEYS = ("version", "digest", "inputs_digest", "samples", "seed", "device", "dtype", "settings")
 
-SETTINGS = {"bounds": BOUNDS, "rule": RULES, "intermediates": INTERMEDIATES}
+SETTINGS = {"bounds": BOUNDS, "method": METHODS, "intermediates": INTERMEDIATES}
 """Settings, and the names each of them may have."""
 
 
@@ -28,7 +28,7 @@ class Provenance:
         samples: number N of weight samples of the predictor, or of draws from the posterior.
         device: where it was computed, ``"cpu"`` or ``"cuda"``.
         dtype: precision of the networks.
-        settings: how it was proved: ``bounds``, ``rule`` and ``intermediates``, as far as they apply.
+        settings: how it was proved: ``bounds``, ``method`` and ``intermediates``, as far as they apply.
         seed: of the weight samples; None where it is not known.
         version: of certibayes.
     """

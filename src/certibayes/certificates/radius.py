@@ -15,7 +15,7 @@ from certibayes.certificates.result import Proved, require_same_words
 from certibayes.certificates.words import Domain, domain_in_words, origin_in_words, proof_in_words, samples_in_words
 from certibayes.errors import CorruptFile
 
-SETTINGS = ("bounds", "rule", "intermediates")
+SETTINGS = ("bounds", "method", "intermediates")
 PLAIN = ("radius", "certified", "correct", "labels", "largest", "tolerance", "norm", "domain", "rounding")
 KEYS = ("kind", "statement", *PLAIN, "unproved", "provenance")
 
@@ -87,7 +87,7 @@ class Radius(Proved):
         norm = "" if self.norm == "linf" else f" in {self.norm}"
         return (
             f"Radius(mean {self.mean:.4g}, median {self.median:.4g}{norm} over {len(self)} points, {self.bounds}, "
-            f"{self.rule}, {self.rounding})"
+            f"{self.method}, {self.rounding})"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -104,7 +104,8 @@ class RegressionCertificate(Proved):
                 f"{self.tolerance!r} from {where}. "
             )
         return (
-            f"{reasons_in_words(self.reasons)}For every {'other ' if self.reasons else ''}point and {ball_in_words(self.eps, self.norm, self.domain)}, the predictive mean of "
+            f"{reasons_in_words(self.reasons)}For every {'other ' if self.reasons else ''}point and "
+            f"{ball_in_words(self.eps, self.norm, self.domain)}, the predictive mean of "
             f"{samples_in_words(self.provenance)} lies between lower and upper, and the output of each of these "
             f"networks between network_lower and network_upper. {marked}"
             f"Proved {proof_in_words(self.provenance, self.rounding)}. "

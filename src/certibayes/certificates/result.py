@@ -78,9 +78,9 @@ class Traced:
         return self.provenance.settings["bounds"]
 
     @property
-    def rule(self) -> str:
+    def method(self) -> str:
         """How the bounds of N networks were combined."""
-        return self.provenance.settings["rule"]
+        return self.provenance.settings["method"]
 
     @property
     def intermediates(self) -> str:

@@ -62,14 +62,14 @@ def bounds_in_words(provenance: Provenance) -> str:
 
 def proof_in_words(provenance: Provenance, rounding: str) -> str:
     """Say how it was proved, and of which arithmetic."""
-    rule = f" and the rule {provenance.settings['rule']}" if "rule" in provenance.settings else ""
+    method = f" and the method {provenance.settings['method']}" if "method" in provenance.settings else ""
     program = (
         f"the {provenance.dtype} program that evaluates it by direct sums (no TF32, no autocast), in any batch size "
         "and on any number of threads"
         if rounding == "outward"
         else "exact arithmetic alone; rounding of the program that runs is not accounted for"
     )
-    return f"by {bounds_in_words(provenance)}{rule}, for {program}"
+    return f"by {bounds_in_words(provenance)}{method}, for {program}"
 
 
 def origin_in_words(provenance: Provenance) -> str:

@@ -237,7 +237,7 @@ class Search:
 
     @property
     def _bytes_of_leaf(self) -> int:
-        """About what the ascent on one leaf takes: what it is free to choose, moments and slopes, and a backward pass."""
+        """About what the ascent on one leaf takes: its choices, moments and slopes, and a backward pass."""
         values = sum(torch.Size(node.shape).numel() for node in self.graph.nodes)
         fed = [layer.weights(self.params)["weight"].shape[1] for layer in planed_layers(self.graph).values()]
         return self.specification.element_size() * (COPIES * values + COPIES_OF_SHARES * MOST_PLANES * sum(fed))

@@ -116,7 +116,7 @@ def certify(
         domain=region.domain,
         rounding=rounding,
         provenance=provenance_of(
-            predictor, region.center, bounds=chosen.bounds, rule=chosen.name, intermediates=chosen.intermediates
+            predictor, region.center, bounds=chosen.bounds, method=chosen.name, intermediates=chosen.intermediates
         ),
         spent=None if chosen.seconds is None else clock.spent,
         harder=chosen.harder,
@@ -147,12 +147,14 @@ def _outcome(problem: Problem, given: InputRegion, state: State, slack: float) -
 def _certificate(predictor: Predictor, parts: list[dict[str, Tensor]], **stated: Any) -> Certificate:
     """Put the outcomes of all batches together."""
     nothing = torch.zeros(0, predictor.classes, dtype=torch.float64)
-    empty = {name: nothing[:, 0] > 0 for name in ("certified", "attacked", "unbounded")}
+    empty = dict.fromkeys(("certified", "attacked", "unbounded"), nothing[:, 0] > 0)
     empty |= {"lower": nothing, "upper": nothing, "counterexamples": nothing}
-    whole = {name: torch.cat([part[name] for part in parts]) if parts else none for name, none in empty.items()}
+    whole: dict[str, Any] = {
+        name: torch.cat([part[name] for part in parts]) if parts else none for name, none in empty.items()
+    }
     reasons = dict.fromkeys(whole.pop("unbounded").nonzero().flatten().tolist(), UNBOUNDED)
     if stated["spent"] is None:
-        whole["attacked"] = whole["counterexamples"] = None  # type: ignore[assignment]
+        whole["attacked"] = whole["counterexamples"] = None
     return Certificate(**whole, **stated, reasons=reasons)
 
 

@@ -25,8 +25,8 @@ class Clock:
     """
 
     def __init__(self, budget: float | None = None, whole: Clock | None = None):
-        self.budget, self.spent = budget, 0.0
-        self._whole, self._began = whole, None if whole is None else whole._began
+        self.budget, self.spent, self._whole = budget, 0.0, whole
+        self._began: float | None = None
 
     @property
     def left(self) -> float:

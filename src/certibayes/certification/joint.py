@@ -70,7 +70,8 @@ def joint_values(functions: LinearFunction, margins: Tensor, others: Others, box
     """Bound the mean of softmax_y - softmax_c over all networks from below, for each box, float64 (P,).
 
     Args:
-        functions: linear lower bounds on the margins of N networks over P boxes, m >= A x + d: (N, P, *input_shape), (N, P).
+        functions: linear lower bounds on the margins of N networks over P boxes, m >= A x + d; A of shape (N, P,
+            *input_shape) and d (N, P).
         margins: best known lower bounds on them, float64 (N, P).
         others: what the other classes add.
         box: (P, *input_shape).

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES
@@ -64,6 +64,10 @@ class Method:
     def seconds(self) -> float | None:
         """The budget for attacks and branch and bound, if there is one."""
         return None
+
+    def with_seconds(self, seconds: float) -> Method:
+        """Return the method with another budget; methods without one are as they are."""
+        return self
 
     def _logits(self, rule: str) -> tuple[Stage, ...]:
         """Bounds on logits by one rule: first all points, then, for those that are open, whatever is tighter."""
@@ -143,7 +147,7 @@ class Joint(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.bounds == "ibp":
-            raise InvalidInput('the rule joint needs linear bounds: bounds="crown", "alpha-crown" or "hull".')
+            raise InvalidInput('the method joint needs linear bounds: bounds="crown", "alpha-crown" or "hull".')
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -187,6 +191,10 @@ class Best(Method):
     def seconds(self) -> float | None:
         """See ``Method``."""
         return self.budget
+
+    def with_seconds(self, seconds: float) -> Method:
+        """See ``Method``."""
+        return replace(self, budget=seconds)
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -156,7 +156,7 @@ def margin_bounds(
 
 
 def margin_coefficients(graph: Graph, labels: Tensor, rivals: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the coefficients of z_y - z_c on the outputs, (..., *output_shape), for labels and rivals that broadcast."""
+    """Return the coefficients of z_y - z_c on the outputs, (..., *output_shape); labels and rivals broadcast."""
     every = torch.arange(graph.classes, device=rivals.device)
     own, rival = every == labels[..., None], every == rivals[..., None]
     difference = own.to(dtype) - rival.to(dtype)

@@ -109,7 +109,7 @@ def certified_radius(
         domain=domain,
         rounding=rounding,
         provenance=provenance_of(
-            predictor, x, bounds=chosen.bounds, rule=chosen.name, intermediates=chosen.intermediates
+            predictor, x, bounds=chosen.bounds, method=chosen.name, intermediates=chosen.intermediates
         ),
         norm=norm,
     )

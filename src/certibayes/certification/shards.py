@@ -97,9 +97,7 @@ def certify_in_shards(
             moved = None if progress is None else _shifted(progress, start, len(x))
             shared = _with_share(chosen, parts, (end - start) / (len(x) - start))
             own = take_domain(domain, slice(start, end))
-            found = certify(
-                predictor, x[start:end], labels, domain=own, method=shared, progress=moved, **settings
-            )
+            found = certify(predictor, x[start:end], labels, domain=own, method=shared, progress=moved, **settings)
             # That of all points, as the certificates of all shards will be one.
             found = replace(found, domain=domain)
             # Only now: settings that cannot be used must not claim the directory.
@@ -145,7 +143,7 @@ def _with_share(method: Method, finished: list[Certificate], fraction: float) ->
     if method.seconds is None:
         return method
     left = method.seconds - sum(part.spent or 0.0 for part in finished)
-    return replace(method, budget=max(left * fraction, LEAST_SHARE))
+    return method.with_seconds(max(left * fraction, LEAST_SHARE))
 
 
 def _description(

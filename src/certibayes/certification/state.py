@@ -98,9 +98,11 @@ class State:
 
     @property
     def probabilities(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper bounds on the mean probability of every class, (B, C) each; 0 and 1 where nothing is known."""
+        """Lower and upper bounds on the mean probability of every class, (B, C); 0 and 1 where nothing is known."""
         unknown = self.unbounded[:, None]
-        lowest, highest = mean_probability_bounds(*(ends.masked_fill(unknown, 0.0) for ends in (self.lower, self.upper)))
+        lowest, highest = mean_probability_bounds(
+            *(ends.masked_fill(unknown, 0.0) for ends in (self.lower, self.upper))
+        )
         return lowest.masked_fill(unknown, 0.0), highest.masked_fill(unknown, 1.0)
 
     # What is learned
@@ -182,9 +184,7 @@ class State:
 
 
 _BY_NETWORK = ("lower", "upper", "margins", "upper_margins", "values")
-_BY_POINT = tuple(
-    field.name for field in fields(State) if field.name not in (*_BY_NETWORK, "threshold", "pairs")
-)
+_BY_POINT = tuple(field.name for field in fields(State) if field.name not in (*_BY_NETWORK, "threshold", "pairs"))
 
 
 def points_of(wanted: Tensor) -> Tensor:

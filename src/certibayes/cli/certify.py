@@ -148,7 +148,7 @@ def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
         "norm": result.norm,
         "bounds": result.bounds,
         "intermediates": result.intermediates,
-        "method": result.rule,
+        "method": result.method,
         "rounding": result.rounding,
         "samples": result.samples,
         "dataset": case.dataset,
@@ -193,7 +193,7 @@ def _print(result: Certificate, record: dict[str, Any]) -> None:
     norm = "" if result.norm == "linf" else f" in {result.norm}"
     console.print(
         f"[bold green]{100 * result.certified_fraction:.2f}%[/bold green] of {len(result)} points certified at "
-        f"eps {result.eps:g}{norm} ({result.rule}, {result.bounds} bounds); accuracy {100 * result.accuracy:.2f}%",
+        f"eps {result.eps:g}{norm} ({result.method}, {result.bounds} bounds); accuracy {100 * result.accuracy:.2f}%",
         highlight=False,
     )
     if result.attacked is not None:

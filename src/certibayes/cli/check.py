@@ -110,7 +110,7 @@ def _print(check: Check, claimed: Certificate, same_labels: bool) -> None:
     if counts["not_confirmed"] or counts["bounds_not_confirmed"]:
         console.print(
             "Not confirmed means: plain intervals do not prove it. The certificate was made with "
-            f"{bounds_in_words(claimed.provenance)} and the rule {claimed.rule}, in {claimed.rounding} rounding.",
+            f"{bounds_in_words(claimed.provenance)} and the method {claimed.method}, in {claimed.rounding} rounding.",
             highlight=False,
         )
     if not same_labels:

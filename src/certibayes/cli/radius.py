@@ -77,8 +77,8 @@ def radius_command(
                 {
                     "n": len(result), "accuracy": accuracy, "mean_radius": result.mean, "median_radius": result.median,
                     "certified": {f"{eps:g}": share for eps, share in shares.items()}, "largest": largest,
-                    "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "method": result.rule, "rounding": rounding,
-                    "intermediates": result.intermediates, "samples": result.samples, "dataset": case.dataset,
+                    "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "method": result.method,
+                    "rounding": rounding, "intermediates": result.intermediates, "samples": result.samples, "dataset": case.dataset,
                     "digest": result.digest, "statement": result.statement,
                 }
             )  # fmt: skip
@@ -86,7 +86,7 @@ def radius_command(
         measured = "" if norm == "linf" else f" in {norm}"
         console.print(
             f"mean radius [bold green]{result.mean:.4f}[/bold green], median {result.median:.4f}{measured} over "
-            f"{len(result)} points ({result.rule}, {result.bounds} bounds); accuracy {100 * accuracy:.2f}%",
+            f"{len(result)} points ({result.method}, {result.bounds} bounds); accuracy {100 * accuracy:.2f}%",
             highlight=False,
         )
         table = Table("radius", "certified")

@@ -174,9 +174,7 @@ def _attacked_at_radii(trial: Trial, x: Tensor, y: Tensor, domain: Domain) -> Fi
     """Return how many points were attacked at the largest certified radius of each, how many fell, and the radii."""
     radii, fallen, trials = [], 0, 0
     for model in trial.models:
-        found = certified_radius(
-            model, x, y, method=trial.method, domain=domain, tolerance=trial.tolerance
-        )
+        found = certified_radius(model, x, y, method=trial.method, domain=domain, tolerance=trial.tolerance)
         radii.append(found.mean)
         reached = found.certified.to(x.device)
         if bool(reached.any()):

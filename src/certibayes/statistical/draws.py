@@ -75,7 +75,7 @@ class Draws:
             samples=samples,
             device=(self.device or drawn.device).type,
             dtype=str(drawn.dtype).removeprefix("torch."),
-            settings={"bounds": method.bounds, "rule": method.name, "intermediates": method.intermediates},
+            settings={"bounds": method.bounds, "method": method.name, "intermediates": method.intermediates},
             seed=seed,
         )
         return Trial(type(self.posterior).__name__, points=len(self.x), provenance=provenance, **stated)
@@ -85,7 +85,7 @@ class Draws:
         generator = torch.Generator().manual_seed(derived_seed(trial.seed or 0, "statistical certificate"))
         ball = {"eps": trial.eps, "norm": trial.norm, "domain": trial.domain, "rounding": trial.rounding}
         settings = trial.provenance.settings
-        method = as_method(settings["rule"], bounds=settings["bounds"], intermediates=settings["intermediates"])
+        method = as_method(settings["method"], bounds=settings["bounds"], intermediates=settings["intermediates"])
         for done in range(trial.samples):
             network = Predictor(self.posterior.graph, self.posterior.sample(1, generator))
             if self.device is not None:

@@ -39,4 +39,6 @@ class LogitBounds:
         state = state.with_logits(points, lower, upper)
         if self.rule == "pairwise":
             return state.with_values_of_logits(points)
-        return state.with_differences(points, theorem1_differences(*state.take(points).probabilities, state.labels[points]))
+        return state.with_differences(
+            points, theorem1_differences(*state.take(points).probabilities, state.labels[points])
+        )

@@ -16,7 +16,7 @@ class MarginBounds:
 
     Attributes:
         bounds: how; not ``"hull"``, which ``Refine`` has.
-        rivals: ``"open"`` for those that keep a point open, or ``"all"``: the margins of the others count as well, less.
+        rivals: ``"open"`` for those that keep a point open, or ``"all"``: the margins of the others count, too, less.
         with_logits: whether to bound the logits anew, too, for what the other classes add to a denominator.
     """
 

@@ -70,9 +70,7 @@ class Refine:
         given_up = hardest & is_out_of_reach(before, pairs.of_pairs(state.values), is_seen)
         return replace(state, pairs=replace(pairs, given_up=given_up))
 
-    def _search(
-        self, problem: Problem, state: State, network: int, wanted: Tensor, bounds: str, ended: Ended
-    ) -> State:
+    def _search(self, problem: Problem, state: State, network: int, wanted: Tensor, bounds: str, ended: Ended) -> State:
         """Bound margins of one network for the pairs (P,) that are wanted, where it is worth it and not done yet."""
         pairs = state.pairs
         known, is_new = pairs.of_pairs(state.margins)[network], pairs.smallest[network] == torch.inf
