@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from certibayes.bounds import Box
 from certibayes.networks import Graph, Network, Normalize, trace
+from certibayes.regions import InputRegion
 
 VECTOR = (5,)
 IMAGE = (2, 6, 6)
@@ -304,6 +305,14 @@ def exact_affine(weight: list, bias: list, x: list) -> list:
 
 
 # Balls
+
+
+def ball(x: Tensor, eps: float | Tensor, domain: tuple | None = None) -> tuple[Tensor, Tensor]:
+    """Lower and upper corner of the l-infinity ball around ``x``, intersected with the domain, as floats compute it.
+
+    Radii are anything that broadcasts against ``x``.
+    """
+    return InputRegion(x, torch.as_tensor(eps, dtype=torch.float64), domain=domain).corners()
 
 
 def distance(difference: Tensor, norm: str) -> Tensor:

@@ -5,7 +5,7 @@ a bound that no attack can cross. See Wicker et al., "Bayesian Inference with Ce
 Robustness", AISTATS 2021.
 """
 
-from certibayes import bounds, data, networks
+from certibayes import bounds, data, networks, regions
 from certibayes._version import __version__
 from certibayes.attack import Attacked, attack
 from certibayes.bounds import Support, supports
@@ -113,6 +113,7 @@ __all__ = [
     "load_certificate",
     "networks",
     "posterior_predictive_bounds",
+    "regions",
     "robust_probability",
     "samples_needed",
     "supports",

@@ -10,6 +10,7 @@ from torch import nn
 import certibayes as cb
 from certibayes.attack import PGDSettings, ascend, cross_entropy_loss, label_scores, margin_loss, pgd
 from certibayes.errors import InvalidInput
+from certibayes.regions import InputRegion
 
 
 def rand(*shape, seed=0):
@@ -290,7 +291,7 @@ class TestParts:
 
         x, y = torch.zeros(1, 1), torch.zeros(1, dtype=torch.long)
         settings = PGDSettings(steps=10, restarts=1, step_size=0.15)
-        found = pgd(log_probabilities, x, y, 1.0, None, torch.Generator(), settings)
+        found = pgd(log_probabilities, InputRegion.around(x, 1.0), y, torch.Generator(), settings)
         assert float(margin_loss(log_probabilities(found), y)) > 0
 
 
@@ -303,7 +304,15 @@ def test_pgd_climbs_from_given_starts_brought_into_the_ball():
 
     x, y = torch.full((1, 1), -0.4), torch.zeros(1, dtype=torch.int64)
     settings = PGDSettings(steps=40, restarts=1, losses=("margin",))
-    plain = pgd(model, x, y, 1.3, None, torch.Generator(), settings)
-    led = pgd(model, x, y, 1.3, None, torch.Generator(), settings, starts=[torch.full((1, 1), 5.0)])
+    plain = pgd(model, InputRegion.around(x, 1.3), y, torch.Generator(), settings)
+    led = pgd(model, InputRegion.around(x, 1.3), y, torch.Generator(), settings, starts=[torch.full((1, 1), 5.0)])
     assert float(model(plain)[0, 0]) > 0 > float(model(led)[0, 0])
     assert float((led - x).abs()) <= 1.3
+
+
+@pytest.mark.parametrize("convert", [lambda t: t.numpy(), lambda t: t.tolist()], ids=["numpy", "lists"])
+def test_arrays_and_lists_are_as_good_as_tensors(convert):
+    predictor, x, y = predictor_of(), rand(5, 6), torch.tensor([0, 1, 2, 0, 1])
+    found = cb.attack(predictor, convert(x), convert(y), eps=0.1, steps=3)
+    expected = cb.attack(predictor, x, y, eps=0.1, steps=3)
+    assert torch.equal(found.inputs, expected.inputs) and torch.equal(found.success, expected.success)

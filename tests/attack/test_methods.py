@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import GROUPS, METHODS, NORMS, dlr_loss, margin_loss, region_of
+from certibayes.attack import GROUPS, METHODS, NORMS, dlr_loss, margin_loss
 from certibayes.attack.apgd import APGDSettings, auto_pgd, checkpoints
 from certibayes.attack.resampled import Resampled
 from certibayes.attack.search import Search
 from certibayes.errors import InvalidInput
+from certibayes.regions import InputRegion
 
 from ..strategies import law, seeds
 
@@ -130,7 +131,7 @@ def test_what_is_found_is_inside_and_is_what_the_predictor_says(seed, method, no
         x[:4] = x[:4].round().clamp(*domain)
     found = cb.attack(predictor, x, y, eps=eps, norm=norm, method=method, domain=domain, seed=seed, **BUDGET)
     assert bool((found.distance <= eps).all())
-    assert torch.equal(found.distance, region_of(x, eps, norm, domain).distance(found.inputs))
+    assert torch.equal(found.distance, InputRegion.around(x, eps, norm, domain).distance(found.inputs))
     if domain is not None:
         assert torch.equal(found.inputs, found.inputs.clamp(*domain))
     assert torch.equal(found.predicted, predictor.predict(found.inputs))
@@ -221,10 +222,9 @@ class TestClasses:
         assert 0.0 < float(found.success.double().mean()) <= 1.0
 
     @pytest.mark.parametrize("method", [*METHODS, "ensemble"])
-    def test_a_single_class_cannot_be_left(self, method):
-        found = cb.attack(Linear(1, 6), rand(5, 6), eps=0.5, method=method, **BUDGET)
-        assert not bool(found.success.any()) and found.standing == 1.0
-        assert torch.equal(found.inputs, rand(5, 6))
+    def test_a_single_class_is_refused(self, method):
+        with pytest.raises(InvalidInput, match=r"one class.*logits are \(0, z\)"):
+            cb.attack(Linear(1, 6), rand(5, 6), eps=0.5, method=method, **BUDGET)
 
 
 class TestLosses:
@@ -267,7 +267,7 @@ class TestAutoPGD:
             return torch.stack([torch.zeros_like(low), low - 1e-6], -1)
 
         x, y = torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
-        region = region_of(x, 0.5)
+        region = InputRegion.around(x, 0.5)
         search = Search(log_probabilities, region, y)
         auto_pgd(search, APGDSettings(steps=100, restarts=1, loss="margin"), torch.Generator())
         assert float(margin_loss(log_probabilities(x), y)) < -0.5

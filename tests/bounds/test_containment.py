@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from certibayes.bounds import IDEAL, ball, ideal_box, interval_bounds, outward, outward_box
+from certibayes.bounds import IDEAL, ideal_box, interval_bounds, outward, outward_box
 from certibayes.networks import direct_sums
 
-from ..strategies import ZOO, assert_inside, attacked_points, inputs, law, points_of, radii, seeds, traced
+from ..strategies import ZOO, assert_inside, attacked_points, ball, inputs, law, points_of, radii, seeds, traced
 
 pytestmark = pytest.mark.parametrize("name", ZOO)
 

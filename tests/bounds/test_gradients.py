@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from certibayes.bounds import ideal_box, interval_bounds, interval_margins, worst_logits
+from certibayes.regions import InputRegion
 
 from ..strategies import CLASSES, ZOO, inputs, traced
 
@@ -21,7 +22,7 @@ def test_gradients_of_ideal_bounds_are_right(name, what):
 
     def bound(x, eps, *values):
         everything = {**params, **dict(zip(names, values, strict=True))}
-        box = ideal_box(x, eps)
+        box = InputRegion(x, eps).ideal_box()
         if what == "margins":
             return interval_margins(graph, everything, box, LABELS)
         return worst_logits(interval_bounds(graph, everything, box), LABELS)

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import IDEAL, ball, ideal_box, layer_boxes, linear_bounds, outward, outward_box
+from certibayes.bounds import IDEAL, ideal_box, layer_boxes, linear_bounds, outward, outward_box
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import Add
 
-from ..strategies import ZOO, Functional, attacked_points, graph_and_params, inputs, law, points_of, seeds, traced
+from ..strategies import ZOO, Functional, attacked_points, ball, graph_and_params, inputs, law, points_of, seeds, traced
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))

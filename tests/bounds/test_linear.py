@@ -8,7 +8,6 @@ from torch import nn
 from certibayes.bounds import (
     IDEAL,
     Box,
-    ball,
     ideal_box,
     interval_bounds,
     interval_margins,
@@ -27,7 +26,7 @@ from certibayes.bounds.relaxation import Backward
 from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import LeakyReLU, ReLU
 
-from ..strategies import ZOO, attacked_points, inputs, law, points_of, radii, seeds, traced
+from ..strategies import ZOO, attacked_points, ball, inputs, law, points_of, radii, seeds, traced
 
 every_network = pytest.mark.parametrize("name", ZOO)
 

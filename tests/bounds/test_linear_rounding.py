@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from certibayes.bounds import ball, ideal_box, layer_boxes, linear_bounds, outward, outward_box, within_range
+from certibayes.bounds import ideal_box, layer_boxes, linear_bounds, outward, outward_box, within_range
 from certibayes.bounds.relaxation import LONG
 from certibayes.networks import direct_sums, trace
 
-from ..strategies import Functional, graph_and_params, law, points_of, seeds, threads
+from ..strategies import Functional, ball, graph_and_params, law, points_of, seeds, threads
 from .rounding_cases import F32, LENGTHS, ORDERS, UNIT, random_numbers, run_in_order
 
 # Whole networks that lose as many digits as they can

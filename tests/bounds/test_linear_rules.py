@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from certibayes.bounds import Box, ball, layer_boxes, linear_bounds, linear_lower, outward_box, rules_for, within_range
+from certibayes.bounds import Box, layer_boxes, linear_bounds, linear_lower, outward_box, rules_for, within_range
 from certibayes.bounds.relaxation import Step
 from certibayes.networks import direct_sums, trace
 
-from ..strategies import ZOO, fractions, generator, graph_and_params, inputs, points_of, traced
+from ..strategies import ZOO, ball, fractions, generator, graph_and_params, inputs, points_of, traced
 from .rounding_cases import F32, ORDERS, UNIT, random_numbers, run_in_order, sum_of_products
 
 

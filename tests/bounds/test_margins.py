@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 
-from certibayes.bounds import IDEAL, ball, ideal_box, interval_bounds, interval_margins, outward, outward_box
+from certibayes.bounds import IDEAL, ideal_box, interval_bounds, interval_margins, outward, outward_box
 from certibayes.networks import direct_sums
 
-from ..strategies import CLASSES, ZOO, attacked_points, inputs, law, points_of, radii, seeds, traced
+from ..strategies import CLASSES, ZOO, attacked_points, ball, inputs, law, points_of, radii, seeds, traced
 
 F32 = outward(torch.float32)
 BATCH = 4

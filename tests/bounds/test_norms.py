@@ -12,11 +12,12 @@ from torch import nn
 
 from certibayes.bounds import IDEAL, Ball, Box, cut, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
 from certibayes.bounds import ideal_box as ideal
-from certibayes.bounds.cut import least_over_cut, lowest_point
+from certibayes.bounds.cut import least_over_cut
 from certibayes.bounds.linear import least
 from certibayes.bounds.optimise import optimised_lower
 from certibayes.errors import InvalidInput
 from certibayes.networks import direct_sums, trace
+from certibayes.regions import lowest_point
 
 from ..strategies import (
     ZOO,

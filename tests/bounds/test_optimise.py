@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor, nn
 
-from certibayes.bounds import ball, ideal_box, layer_boxes, linear_lower, outward, outward_box
+from certibayes.bounds import ideal_box, layer_boxes, linear_lower, outward, outward_box
 from certibayes.bounds.linear import margin_specification
 from certibayes.bounds.optimise import optimised_lower
 from certibayes.networks import direct_sums, trace
 
-from ..strategies import ZOO, attacked_points, graph_and_params, inputs, law, points_of, seeds, traced
+from ..strategies import ZOO, attacked_points, ball, graph_and_params, inputs, law, points_of, seeds, traced
 
 F32 = outward(torch.float32)
 LABELS = torch.tensor([0, 1, 2])

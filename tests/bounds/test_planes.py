@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from certibayes.attack import ascend
-from certibayes.bounds import IDEAL, Box, ball, ideal_box, layer_boxes, outward, outward_box
+from certibayes.bounds import IDEAL, Box, ideal_box, layer_boxes, outward, outward_box
 from certibayes.bounds.linear import margin_specification
 from certibayes.bounds.optimise import begin, bound_with, optimised_lower
 from certibayes.bounds.planes import Planes, chord_planes, plane_values, raise_units
 from certibayes.networks import direct_sums, trace
 
-from ..strategies import ZOO, attacked_points, inputs, law, points_of, seeds, traced
+from ..strategies import ZOO, attacked_points, ball, inputs, law, points_of, seeds, traced
 
 
 def unit(seed, width=4, units=3):

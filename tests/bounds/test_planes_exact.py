@@ -369,6 +369,6 @@ def test_boxes_hold_the_ends_they_were_made_from(dtype, seed, scale, width):
     high = low + torch.rand(50, generator=generator(seed + 1), dtype=torch.float64) * width * scale
     box = box_between_ends(low, high, dtype, rounding)
     assert box.centre.dtype == box.radius.dtype == dtype
-    for c, r, a, b in zip(*(fractions(part) for part in (*box, low, high)), strict=True):
+    for c, r, a, b in zip(*(fractions(part) for part in (box.centre, box.radius, low, high)), strict=True):
         assert c - r <= a
         assert b <= c + r

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 
 import certibayes as cb
-from certibayes.bounds import IDEAL, ball, ideal_box, interval_bounds, interval_margins
+from certibayes.bounds import IDEAL, ideal_box, interval_bounds, interval_margins
 from certibayes.bounds.rounding import smoothed
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
@@ -18,6 +18,7 @@ from ..strategies import (
     ZOO,
     assert_inside,
     attacked_points,
+    ball,
     inputs,
     law,
     make,

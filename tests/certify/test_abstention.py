@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import certibayes as cb
-from certibayes.bounds import ball
 from certibayes.certify import abstention
 from certibayes.certify.abstention import (
     abstains,
@@ -24,7 +23,7 @@ from certibayes.certify.abstention import (
 )
 from certibayes.errors import InvalidInput, UnsoundBounds
 
-from ..strategies import generator, law, points_of, seeds
+from ..strategies import ball, generator, law, points_of, seeds
 
 DOMAIN = (0.0, 1.0)
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import IDEAL, ball, ideal_box, layer_boxes, linear_lower, outward, outward_box
+from certibayes.bounds import IDEAL, ideal_box, layer_boxes, linear_lower, outward, outward_box
 from certibayes.bounds.linear import margin_specification
 from certibayes.certify.branch import CLOSE, Search
 from certibayes.errors import InvalidInput
 from certibayes.networks import direct_sums, trace
 
-from ..strategies import ZOO, attacked_points, inputs, law, points_of, seeds, traced
+from ..strategies import ZOO, attacked_points, ball, inputs, law, points_of, seeds, traced
 
 NETWORKS = ["relu", "no bias", "residual", "convolution, stride and padding", "batch norm on images", "residual images"]
 

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import ball
 from certibayes.certify import logit_bounds
 from certibayes.prediction import Predictor
 
-from ..strategies import CLASSES, ZOO, generator, inputs, law, make, points_of, seeds, threads
+from ..strategies import CLASSES, ZOO, ball, generator, inputs, law, make, points_of, seeds, threads
 
 RULES = ("theorem1", "pairwise")
 DOMAIN = (0.0, 1.0)

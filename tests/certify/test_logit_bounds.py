@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import ball, ideal_box, outward_box
+from certibayes.bounds import ideal_box, outward_box
 from certibayes.certify import BOUNDS, logit_bounds, network_bounds
 from certibayes.certify.network_bounds import INTERMEDIATES, batch_for
 from certibayes.networks.samples import each
 
-from ..strategies import ZOO, inputs, law, make, points_of, seeds
+from ..strategies import ZOO, ball, inputs, law, make, points_of, seeds
 
 TESTED = ["relu", "no bias", "residual", "residual images", "max pool, padded, ceil", "tanh"]
 

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import certibayes as cb
-from certibayes.bounds import ball
 from certibayes.certify.regression import certify_regression
 from certibayes.errors import InvalidInput, UnsoundBounds
 from certibayes.prediction import Predictor, RegressionPredictor
 
-from ..strategies import ZOO, attacked_points, inputs, law, make, points_of, seeds
+from ..strategies import ZOO, attacked_points, ball, inputs, law, make, points_of, seeds
 
 REGRESSION = {"task": "regression"}
 NETWORKS = ("relu", "tanh", "residual", "shift that cancels", "batch norm on images", "average pool, padded, ceil")
@@ -68,7 +67,7 @@ def test_no_input_of_the_ball_leaves_the_bounds(name, dtype):
 @pytest.mark.parametrize("bounds", ["ibp", "crown"])
 def test_radii_for_every_point_and_every_value(bounds):
     predictor, x = _predictor(), inputs("relu", 8, 0)
-    for eps in (torch.rand(8), torch.rand(5) * (torch.arange(5) > 1), torch.rand(8, 5)):
+    for eps in (torch.rand(8), torch.rand(1, 5) * (torch.arange(5) > 1), torch.rand(8, 5)):
         result = certify_regression(predictor, x, eps=eps, bounds=bounds)
         radius = eps[:, None] if eps.shape == (8,) else eps
         for points in points_of(*ball(x, radius.expand(8, 5)), 12, 0):

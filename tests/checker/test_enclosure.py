@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import ball
 from certibayes.checker import enclosure
 from certibayes.checker.enclosure import Interval, enclose
 from certibayes.networks import Graph, Node, operations
 
-from ..strategies import ZOO, exact_affine, fractions, generator, inputs, points_of, traced
+from ..strategies import ZOO, ball, exact_affine, fractions, generator, inputs, points_of, traced
 from .cases import EXACT, FLOAT32
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import ball
 from certibayes.likelihoods import Batch
 
+from ..strategies import ball
 from .cases import assert_same, case_of, full_noise, images, mlp_case
 
 RADIUS = torch.tensor(0.1)

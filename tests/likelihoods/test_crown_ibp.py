@@ -5,12 +5,11 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import ball
 from certibayes.errors import InvalidInput
 from certibayes.experiments import TrainSpec
 from certibayes.likelihoods import CROWNIBP, per_example_gradients
 
-from ..strategies import ZOO, attacked_points, inputs, make, points_of
+from ..strategies import ZOO, attacked_points, ball, inputs, make, points_of
 from .cases import CLASSES, assert_same, case_of, conv_net, full_noise, images, mlp_case
 
 RADIUS = cb.TwoPoint(0.1, 0.0)

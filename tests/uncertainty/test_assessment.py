@@ -7,6 +7,7 @@ import torch
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
+from certibayes.regions import NORMS, InputRegion
 from certibayes.uncertainty import accuracy, assess, auroc, likelihood_ratio, push_on, score_of, uncertainty
 
 
@@ -69,6 +70,27 @@ def test_pushing_on_stays_in_the_ball_and_never_helps_the_label():
     assert float((pushed - x).abs().max()) <= 0.1 + 1e-6 and 0 <= float(pushed.min()) <= float(pushed.max()) <= 1
     assert bool((given_to_label(pushed) <= given_to_label(start)).all())
     assert float(given_to_label(pushed).mean()) < float(given_to_label(start).mean()) - 0.01
+
+
+DOMAINS = {
+    "none": None,
+    "numbers": (0, 1),
+    "features": (torch.tensor([[0.0, 0.0, -1.0, 0.0]]), torch.tensor([[1.0, 2.0, 1.0, torch.inf]])),
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_pushing_on_stays_in_the_region_in_every_norm_and_domain(norm, domain):
+    """Compared in floats, without tolerance; and it gets somewhere."""
+    network, x, y = predictor(), inputs(23), torch.arange(23) % 3
+    region = InputRegion.around(x, 0.3, norm, DOMAINS[domain])
+    found = assess(network, x, y, inputs(4, 1), eps=0.3, norm=norm, domain=DOMAINS[domain], steps=5)
+    pushed = push_on(network, x, y, found.attack.inputs, eps=0.3, norm=norm, domain=DOMAINS[domain], steps=5)
+    assert torch.equal(region.project(pushed), pushed) and bool((region.distance(pushed) <= 0.3).all())
+    assert torch.equal(uncertainty(network, pushed).log_probabilities, found.attacked.log_probabilities)
+    before, after = (logs.gather(-1, y[:, None]) for logs in (network(x), network(pushed)))
+    assert bool((after <= before + 1e-6).all()) and float((before - after).mean()) > 0.05
 
 
 def test_pushing_on_finds_the_worst_corner_of_a_linear_network():

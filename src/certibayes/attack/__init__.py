@@ -5,10 +5,9 @@ from certibayes.attack.attack import attack
 from certibayes.attack.ensemble import GROUPS, METHODS
 from certibayes.attack.losses import LOSSES, cross_entropy_loss, dlr_loss, label_scores, margin_loss
 from certibayes.attack.pgd import PGDSettings, ascend, pgd
-from certibayes.attack.region import Region, region_of
 from certibayes.attack.result import Attacked
 from certibayes.attack.square import SquareSettings
-from certibayes.bounds import NORMS
+from certibayes.regions import NORMS
 
 __all__ = [
     "GROUPS",
@@ -18,7 +17,6 @@ __all__ = [
     "APGDSettings",
     "Attacked",
     "PGDSettings",
-    "Region",
     "SquareSettings",
     "ascend",
     "attack",
@@ -27,5 +25,4 @@ __all__ = [
     "label_scores",
     "margin_loss",
     "pgd",
-    "region_of",
 ]

@@ -60,7 +60,7 @@ def auto_pgd(search: Search, settings: APGDSettings, generator: torch.Generator)
         index = search.standing()
         if index.numel() == 0:
             return
-        starts = search.region.start(generator) if restart > 0 else search.region.x
+        starts = search.region.sample(generator) if restart > 0 else search.region.center
         _climb(search, index, starts[index], LOSSES[settings.loss], settings)
 
 
@@ -98,9 +98,9 @@ class _Climb(NamedTuple):
 
 def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: APGDSettings) -> None:
     """Climb from ``x`` with the points ``index``; those that have fallen are left alone."""
-    place = search.region.pick(index)
+    place = search.region.take(index)
     value, gradient = search.climb(index, x, loss)
-    share = torch.full_like(search.region.radius[index].flatten(1)[:, 0], 1.0 if place.norm == "l1" else 2.0)
+    share = x.new_full((len(x),), 1.0 if place.norm == "l1" else 2.0, dtype=torch.float64)
     share = share.view(-1, *[1] * (x.dim() - 1))
     none = torch.zeros_like(value)
     at = _Climb(index, x, x, value, gradient, x, value, gradient, share, none, share.clone(), value)
@@ -109,10 +109,10 @@ def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: APGDS
     for k in range(1, settings.steps + 1):
         alive = search.margin[at.points] <= 0
         if not bool(alive.all()):
-            at, place = _Climb(*(tensor[alive] for tensor in at)), place.pick(alive)
+            at, place = _Climb(*(tensor[alive] for tensor in at)), place.take(alive)
             if at.points.numel() == 0:
                 return
-        moved = place.project(at.x + place.step(at.x, at.gradient, at.share))
+        moved = place.project(at.x + place.steepest_step(at.x, at.gradient, at.share))
         if k > 1:
             alpha = settings.memory
             moved = place.project(at.x + alpha * (moved - at.x) + (1.0 - alpha) * (at.x - at.previous))

@@ -8,19 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.attack.ensemble import Budget, methods_of, run_in_order
-from certibayes.attack.region import region_of
 from certibayes.attack.resampled import Resamplable, Resampled
 from certibayes.attack.result import Attacked
 from certibayes.attack.search import LogProbabilities, Search
-from certibayes.bounds import Domain
-from certibayes.bounds.checks import (
-    require_count,
-    require_domain,
-    require_floats,
-    require_labels,
-)
+from certibayes.bounds.checks import inputs_of, labels_of, require_classes, require_count
 from certibayes.errors import InvalidInput
 from certibayes.networks.seeds import derived_seed
+from certibayes.regions import Domain, InputRegion
 
 
 def attack(
@@ -56,14 +50,15 @@ def attack(
 
     Args:
         predictor: maps inputs (B, ...) to log-probabilities (B, C), such as ``posterior.predictor()``; or a posterior.
-        x: inputs (B, ...), inside the domain.
+        x: inputs (B, ...), inside the domain; a numpy array will do.
         y: labels (B,); the predicted classes by default.
-        eps: radius; one for each point, (B,); or, for l-infinity, one for each input value.
+        eps: radius: a number; one per point, (B,); or, for l-infinity, one per input value, (1, *shape) or (B, *shape).
         method: ``"fgsm"``, ``"pgd"``, ``"apgd-ce"``, ``"apgd-dlr"``, ``"square"``; ``"apgd"`` for both Auto-PGDs;
             ``"ensemble"`` for all but FGSM; or a list of names. Several run in order, each on the points that still
             stand.
         norm: of the ball: ``"linf"``, ``"l2"`` or ``"l1"``.
-        domain: smallest and largest value of an input, or None.
+        domain: smallest and largest value of an input, or None; two numbers, or tensors of shape (1, *shape) or
+            (B, *shape) where features differ.
         steps: iterations a restart of PGD and Auto-PGD.
         restarts: starts of PGD and Auto-PGD; the first is the point itself, the others are random.
         queries: inputs that Square tries for each point.
@@ -84,26 +79,22 @@ def attack(
         require_count(value, name)
     if getattr(predictor, "task", "classification") != "classification":
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
-    require_floats(x, "the inputs")
-    require_domain(x, domain)
-    x = x.detach()
+    x = inputs_of(x, "the inputs")
+    region = InputRegion.around(x, eps, norm, domain)
     decides, guide = _judge_and_guide(predictor, judge, draws, seed, x.device)
     parts = x.split(batch_size)
     with torch.no_grad():
         clean = torch.cat([decides(part) for part in parts])
-    labels = clean.argmax(-1) if y is None else y.to(x.device)
-    require_labels(labels, clean.shape[-1], len(x))
+    require_classes(clean.shape[-1])
+    labels = clean.argmax(-1) if y is None else labels_of(y, clean.shape[-1], len(x)).to(x.device)
     if bool(clean.isnan().any()):
         raise InvalidInput(
             "the predictor answers NaN for some inputs; there is nothing to attack. Look at its weights."
         )
-    region = region_of(x, eps, norm, domain)
-    if clean.shape[-1] == 1:
-        methods = ()  # with a single class there is nowhere to go
     bar = _Bar(progress, budget, methods, len(parts))
     found, predicted, broken_by = [], [], []
     for number, index in enumerate(torch.arange(len(x), device=x.device).split(batch_size)):
-        search = Search(decides, region.pick(index), labels[index], guide, bar.tick, clean[index])
+        search = Search(decides, region.take(index), labels[index], guide, bar.tick, clean[index])
 
         def stream(name: str, number: int = number) -> torch.Generator:
             """Each batch and attack has a stream of its own, so that doing more only ever adds to doing less."""

@@ -14,6 +14,6 @@ def fast_gradient(search: Search, loss: str = "cross-entropy") -> None:
     index = search.standing()
     if index.numel() == 0:
         return
-    place = search.region.pick(index)
-    _, gradient = search.climb(index, place.x, LOSSES[loss])
-    search.look(index, place.project(place.x + place.step(place.x, gradient, 1.0)))
+    place = search.region.take(index)
+    _, gradient = search.climb(index, place.center, LOSSES[loss])
+    search.look(index, place.project(place.center + place.steepest_step(place.center, gradient, 1.0)))

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from certibayes.attack.losses import LOSSES, Loss
-from certibayes.attack.region import region_of
 from certibayes.attack.search import LogProbabilities, Search
-from certibayes.bounds import Domain
 from certibayes.errors import InvalidInput
+from certibayes.regions import InputRegion
 
 
 def ascend(
@@ -73,35 +72,29 @@ class PGDSettings(NamedTuple):
 
 def pgd(
     log_probabilities: LogProbabilities,
-    x: Tensor,
+    region: InputRegion,
     y: Tensor,
-    eps: float | Tensor,
-    domain: Domain,
     generator: torch.Generator,
     settings: PGDSettings = PGDSettings(),  # noqa: B008 - an immutable tuple
-    norm: str = "linf",
     starts: Sequence[Tensor] = (),
 ) -> Tensor:
     """Attack a batch and return, for each input, the iterate with the largest margin loss, (B, ...).
 
     Args:
         log_probabilities: the predictor.
-        x: inputs (B, ...), inside the domain.
+        region: where the attack may go, for B points.
         y: labels (B,), which the attack tries to leave.
-        eps: radius, one for each point, or for l-infinity radii that broadcast against ``x``.
-        domain: smallest and largest value of an input, or None.
-        generator: of the random starts, on the device of ``x``.
+        generator: of the random starts, on the device of the points.
         settings: see there.
-        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         starts: inputs (B, ...) to climb from, instead of the point itself and random ones.
     """
-    search = Search(log_probabilities, region_of(x, eps, norm, domain), y)
+    search = Search(log_probabilities, region, y)
     if starts:
         settings.require()
         for number, start in enumerate(starts):
             index = search.standing()
             if index.numel() > 0:
-                begin = search.region.pick(index).project(start[index])
+                begin = search.region.take(index).project(start[index])
                 _climb(search, index, begin, LOSSES[settings.losses[number % len(settings.losses)]], settings)
     else:
         projected_gradient(search, settings, generator)
@@ -116,7 +109,7 @@ def projected_gradient(search: Search, settings: PGDSettings, generator: torch.G
         if index.numel() == 0:
             return
         # Drawn for the whole batch: where a point starts does not depend on which others have fallen.
-        starts = search.region.start(generator) if restart > 0 else search.region.x
+        starts = search.region.sample(generator) if restart > 0 else search.region.center
         loss = LOSSES[settings.losses[restart % len(settings.losses)]]
         _climb(search, index, starts[index], loss, settings)
 
@@ -124,7 +117,7 @@ def projected_gradient(search: Search, settings: PGDSettings, generator: torch.G
 def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: PGDSettings) -> None:
     """Climb from ``x`` with the points ``index``; one that has fallen is left alone, so weak networks cost little."""
     share = settings.step_size if settings.step_size is not None else 2.5 / settings.steps
-    place = search.region.pick(index)
+    place = search.region.take(index)
     kept = torch.zeros_like(x) if settings.momentum > 0 else None
     for _ in range(settings.steps):
         _, direction = search.climb(index, x, loss)
@@ -132,11 +125,11 @@ def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: PGDSe
             kept = direction = settings.momentum * kept + _unit(direction)
         alive = search.margin[index] <= 0
         if not bool(alive.all()):
-            index, x, direction, place = index[alive], x[alive], direction[alive], place.pick(alive)
+            index, x, direction, place = index[alive], x[alive], direction[alive], place.take(alive)
             kept = None if kept is None else kept[alive]
             if index.numel() == 0:
                 return
-        x = place.project(x + place.step(x, direction, share))
+        x = place.project(x + place.steepest_step(x, direction, share))
     search.look(index, x)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from certibayes.attack.losses import Loss, margin_loss
-from certibayes.attack.region import Region
+from certibayes.regions import InputRegion
 
 LogProbabilities = Callable[[Tensor], Tensor]
 """Inputs (B, ...) -> log-probabilities (B, C)."""
@@ -39,7 +39,7 @@ class Search:
     def __init__(
         self,
         judge: LogProbabilities,
-        region: Region,
+        region: InputRegion,
         y: Tensor,
         guide: LogProbabilities | None = None,
         tick: Callable[[], None] | None = None,
@@ -48,7 +48,7 @@ class Search:
         self.judge, self.region, self.y = judge, region, y
         self.guide = judge if guide is None else guide
         self.tick = tick
-        self.best = region.x.clone()
+        self.best = region.center.clone()
         self._judge_all(clean)
 
     def standing(self) -> Tensor:

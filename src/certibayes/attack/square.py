@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.attack.region import Region
 from certibayes.attack.search import Search
 from certibayes.bounds.checks import require_count
+from certibayes.regions import InputRegion
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Of 10,000 queries, those after which windows cover half as much."""
@@ -45,17 +45,17 @@ def square(search: Search, settings: SquareSettings, generator: torch.Generator)
     index = search.standing()
     if index.numel() == 0:
         return
-    place = search.region.pick(index)
+    place = search.region.take(index)
     x = _stripes(search.region, generator)[index]
     value = search.look(index, x)
     for query in range(1, settings.queries):
         share = settings.share / 2 ** sum(10_000 * query > halving * settings.queries for halving in HALVINGS)
         # Drawn for the whole batch: what is tried on a point does not depend on which others have fallen.
-        window, other = (_window(search.region.x, share, generator)[index] for _ in range(2))
-        signs = _signs(search.region.x, generator)[index]
+        window, other = (_window(search.region.center, share, generator)[index] for _ in range(2))
+        signs = _signs(search.region.center, generator)[index]
         alive = value <= 0
         if not bool(alive.all()):
-            index, x, value, place = index[alive], x[alive], value[alive], place.pick(alive)
+            index, x, value, place = index[alive], x[alive], value[alive], place.take(alive)
             window, other, signs = window[alive], other[alive], signs[alive]
             if index.numel() == 0:
                 return
@@ -66,22 +66,22 @@ def square(search: Search, settings: SquareSettings, generator: torch.Generator)
         x = torch.where(better.view(-1, *[1] * (x.dim() - 1)), tried, x)
 
 
-def _changed(place: Region, x: Tensor, window: Tensor, other: Tensor, signs: Tensor) -> Tensor:
+def _changed(place: InputRegion, x: Tensor, window: Tensor, other: Tensor, signs: Tensor) -> Tensor:
     """Return inputs that differ from ``x`` in a window; not yet projected."""
     if place.norm == "linf":
-        return torch.where(window, place.x + signs * place.radius.to(x.dtype), x)
-    away = x.double() - place.x.double()
+        return torch.where(window, place.center + signs * place.radius.to(x.dtype), x)
+    away = x.double() - place.center.double()
     rest = torch.where(window | other, 0.0, away)
     size = _norm(rest, place.norm)
     free = place.radius - size if place.norm == "l1" else (place.radius.square() - size.square()).clamp(min=0.0).sqrt()
     inside = torch.where(window, away, 0.0)
     filled = _scaled(window * signs.double(), place.norm) + _scaled(inside, place.norm)
-    return (place.x.double() + rest + free.clamp(min=0.0) * _scaled(filled, place.norm)).to(x.dtype)
+    return (place.center.double() + rest + free.clamp(min=0.0) * _scaled(filled, place.norm)).to(x.dtype)
 
 
-def _stripes(region: Region, generator: torch.Generator) -> Tensor:
+def _stripes(region: InputRegion, generator: torch.Generator) -> Tensor:
     """Return the starts: vertical stripes of random sign, scaled to the border of the ball and projected."""
-    x = region.x
+    x = region.center
     shape = (len(x), x.shape[1], 1, x.shape[3]) if x.dim() == 4 else x.shape
     stripes = _coins(shape, x, generator).expand(x.shape)
     if region.norm != "linf":

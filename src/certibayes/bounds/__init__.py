@@ -1,13 +1,12 @@
 """One network, one box of inputs: bounds on its outputs."""
 
 from certibayes.bounds import rules as rules  # registers the rules of every layer
-from certibayes.bounds.box import Box, Domain, ball, ideal_box, outward_box
 from certibayes.bounds.interval import interval_bounds, interval_margins, worst_logits
 from certibayes.bounds.linear import layer_boxes, linear_bounds, linear_lower, linear_margins
-from certibayes.bounds.norms import NORMS, Ball
 from certibayes.bounds.registry import Rules, register, registered, rules_for
 from certibayes.bounds.rounding import IDEAL, LARGEST, Rounding, by_name, outward, within_range
 from certibayes.bounds.support import Support, support_table, supports
+from certibayes.regions import NORMS, Ball, Box, Domain, ideal_box, outward_box
 
 __all__ = [
     "IDEAL",
@@ -19,7 +18,6 @@ __all__ = [
     "Rounding",
     "Rules",
     "Support",
-    "ball",
     "by_name",
     "ideal_box",
     "interval_bounds",

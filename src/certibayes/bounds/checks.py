@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Domain
-from certibayes.bounds.norms import require_norm
 from certibayes.errors import InvalidInput
+from certibayes.networks.tensors import as_tensor
 
 
 def require_finite(x: Tensor, what: str) -> None:
@@ -31,66 +30,52 @@ def require_count(value: int, what: str) -> None:
         raise InvalidInput(f"{what} must be at least 1, got {value}.")
 
 
-def require_domain(x: Tensor, domain: Domain) -> None:
-    """Raise unless every input lies in the domain."""
-    if domain is None:
-        return
-    low, high = domain
-    if not low < high:
-        raise InvalidInput(f"a domain is (smallest, largest), got {domain}.")
-    # Compared in the inputs' own precision: float32(0.6) is a little more than 0.6 and still the domain's end.
-    ends = torch.tensor([low, high], dtype=x.dtype)
-    if x.numel() and (float(x.min()) < float(ends[0]) or float(x.max()) > float(ends[1])):
-        raise InvalidInput(
-            f"inputs run from {float(x.min()):.4g} to {float(x.max()):.4g}, outside the domain {domain}. Scale them, "
-            "state the right domain, or pass domain=None. Normalisation belongs inside the network "
-            "(certibayes.networks.Normalize), so that radii are in the units of the raw inputs."
-        )
-
-
-def require_radius(eps: float) -> None:
-    """Raise unless eps is a finite number >= 0."""
-    if not (math.isfinite(eps) and eps >= 0):
-        raise InvalidInput(f"eps must be a finite radius >= 0, got {eps}.")
-
-
-def radius_for(eps: float | Tensor, x: Tensor, norm: str = "linf") -> Tensor:
-    """Return radii in float64 that broadcast against ``x`` (B, ...), with a batch dimension of their own.
+def inputs_of(x: Any, what: str) -> Tensor:
+    """Return inputs (B, ...) as a tensor of finite floats, without gradient.
 
     Args:
-        eps: one radius, one for each point (B,), or, in l-infinity, one for each input value.
-        x: the points.
-        norm: in which the radii are meant.
+        x: a tensor, an array or nested lists.
+        what: how an error names them.
     """
-    require_norm(norm)
-    if not isinstance(eps, Tensor):
-        require_radius(eps)
-        return torch.full((len(x), *[1] * (x.dim() - 1)), float(eps), dtype=torch.float64, device=x.device)
-    radius = eps.detach().to(x.device, torch.float64)
-    if not bool((torch.isfinite(radius) & (radius >= 0)).all()):
-        raise InvalidInput("eps must hold finite radii >= 0.")
-    if radius.dim() == 1 and len(radius) == len(x):
-        radius = radius.view(-1, *[1] * (x.dim() - 1))
-    elif norm != "linf" and any(size != 1 for size in radius.shape[-(x.dim() - 1) :]):
+    inputs = as_tensor(x, what).detach()
+    require_floats(inputs, what)
+    return inputs
+
+
+def labels_of(y: Any, classes: int, count: int | None = None) -> Tensor:
+    """Return labels as int64, which torch can index with.
+
+    Args:
+        y: integers of any kind, (N,): a tensor, an array or a list.
+        classes: how many there are.
+        count: how many labels there must be.
+    """
+    labels = as_tensor(y, "the labels").detach()
+    if not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool):
+        labels = labels.long()
+    require_labels(labels, classes, count)
+    return labels
+
+
+def require_classes(classes: int) -> None:
+    """Raise unless there are classes to tell apart."""
+    if classes < 2:
         raise InvalidInput(
-            f"eps has shape {tuple(eps.shape)}: a radius for each input value, which only the norm linf can take. In "
-            f"{norm} give one number, or one for each of the {len(x)} points."
+            "the network has one output, so there is one class and nothing to tell apart: it would be certified at any "
+            "radius. A binary classifier needs two outputs. If yours has one logit z, for the class 1 against 0, its "
+            "logits are (0, z): net = nn.Sequential(net, head), where head = nn.Linear(1, 2) has the weight "
+            "[[0.0], [1.0]] and the bias 0. For regression fit to targets of floats (RobustGaussian)."
         )
-    try:
-        return radius.expand(x.shape)
-    except RuntimeError:
-        raise InvalidInput(
-            f"eps has shape {tuple(eps.shape)}, which fits neither the number of points ({len(x)}) nor their shape "
-            f"{tuple(x.shape)}."
-        ) from None
 
 
 def require_labels(labels: Tensor, classes: int, count: int | None = None) -> None:
-    """Raise unless ``labels`` are integers of shape (N,) from 0 to ``classes`` - 1."""
-    if labels.is_floating_point() or labels.dtype == torch.bool or labels.dim() != 1:
+    """Raise unless ``labels`` are integers of shape (N,) from 0 to ``classes`` - 1, of at least two classes."""
+    require_classes(classes)
+    kind = labels.dtype
+    if kind.is_floating_point or kind.is_complex or kind == torch.bool or labels.dim() != 1:
         raise InvalidInput(
-            f"labels must be integers of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}. "
-            "For regression use RobustGaussian."
+            f"labels must be integers of shape (N,), got {kind} of shape {tuple(labels.shape)}. "
+            "Convert them, y.long(), if they are classes; for regression use RobustGaussian."
         )
     if count is not None and len(labels) != count:
         raise InvalidInput(f"there are {count} inputs but {len(labels)} labels.")

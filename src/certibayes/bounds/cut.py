@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
-from certibayes.bounds.norms import NARROW, VANISHING, Ball
 from certibayes.bounds.registry import IntervalRule
 from certibayes.bounds.relaxation import COEFFICIENT_UNITS
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks.operations import Weights
+from certibayes.regions import Ball, Box
+from certibayes.regions.ball import NARROW, VANISHING
 
 Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(x, weight, bias) -> what an affine layer makes of them."""
@@ -70,24 +70,6 @@ def least_over_cut(coefficients: Tensor, box: Box, ball: Ball, rounding: Roundin
     return value - _inflated(paid, terms, rounding) - (value.abs() + cost) * 2.0**-50
 
 
-def lowest_point(coefficients: Tensor, box: Box) -> Tensor:
-    """Return where A x is smallest over box and ball, up to rounding: a point of the box, (B, ...).
-
-    Args:
-        coefficients: A, (B, ...).
-        box: (B, ...).
-    """
-    if box.ball is None:
-        return box.centre - box.radius * coefficients.sign()
-    flat = coefficients.flatten(1)[:, None].double()
-    below, above = (side.double().flatten(1)[:, None] for side in (box.lower, box.upper))
-    centre = box.ball.centre.flatten(1)[:, None]
-    room = torch.where(flat > 0, centre - below, above - centre).clamp(min=0.0)
-    point = centre - flat.sign() * box.ball.moves(flat.abs(), room)
-    inside = torch.maximum(torch.minimum(point, above), below)
-    return inside.view_as(box.centre).to(box.centre.dtype)
-
-
 def cut_affine(
     output: Box, box: Box, apply: Apply, weight: Tensor, bias: Tensor | None, scale: Tensor, rounding: Rounding
 ) -> Box:
@@ -114,7 +96,7 @@ def cut_affine(
         # What the program loses, and what rounding moved the points by; see ``bounds.rounding``.
         share = rounding.widening(terms)
         error = None if bias is None else bias.abs() * share
-        noise = apply(_magnitude(box, ball) * share + ball.slack, weight.abs(), error)
+        noise = apply(_magnitude(box, ball) * share + ball.slack, rounding.magnitude(weight), error)
         noise = _inflated(noise, terms, rounding) + rounding.underflow
         lower, upper = lower - noise, upper + noise
     lower, upper = torch.maximum(lower, before[0]), torch.minimum(upper, before[1])
@@ -195,7 +177,7 @@ def carrying(rule: IntervalRule) -> IntervalRule:
             lost = rule(operation, weights, (Box(point, torch.zeros_like(point)),), rounding).radius
             slack = slack + lost.double()
         centre, scale = operation.evaluate(exact, ball.centre), (ball.scale * factor).clamp(min=NARROW)
-        return output.with_ball(Ball(centre, ball.radius, ball.norm, scale, slack))
+        return output._replace(ball=Ball(centre, ball.radius, ball.norm, scale, slack))
 
     return interval
 

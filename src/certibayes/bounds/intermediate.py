@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.linear import Boxes, linear_lower
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import LeakyReLU, MaxPool2d, ReLU, Reshape, Sigmoid, Tanh
+from certibayes.regions import Box
 
 NONLINEAR = (ReLU, LeakyReLU, Tanh, Sigmoid, MaxPool2d)
 

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.operations import Linear
+from certibayes.regions import Box
 
 Observer = Callable[[Node, tuple[Box, ...], Box], Box]
 
@@ -90,7 +90,7 @@ def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rou
     radius = torch.einsum("bjn,bn->bj", differences, features.radius)
     margins = own - centre - radius
     if rounding.outward:
-        magnitude = (features.centre.abs() + features.radius) @ weight.abs().T
+        magnitude = (features.centre.abs() + features.radius) @ rounding.magnitude(weight).T
         if "bias" in weights:
             magnitude = magnitude + weights["bias"].abs()
         error = magnitude * rounding.widening(weight.shape[1]) + rounding.underflow

@@ -18,7 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.cut import least_over_cut
 from certibayes.bounds.interval import interval_bounds
 from certibayes.bounds.planes import PlanesByNode, planed_layers, raise_units
@@ -29,6 +28,7 @@ from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import Reshape
+from certibayes.regions import Box
 
 Slopes = Mapping[str, Tensor] | str
 """Lower slopes of unstable activations by node, or "zero" or "adaptive" for all of them."""

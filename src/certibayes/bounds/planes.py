@@ -21,11 +21,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.relaxation import paid_units
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import Graph, Node
 from certibayes.networks.operations import Linear, ReLU, Weights
+from certibayes.regions import Box
 
 
 class Planes(NamedTuple):
@@ -115,7 +115,7 @@ def raise_units(
     through = (taken.to(part.dtype)[..., None, :] @ part).squeeze(-2)
     if not rounding.outward:
         return Raised(rest, through, (taken * above).sum(-1).double())
-    magnitude = _on_units(planes, (centre.abs() + radius) @ weight.abs().T) + offsets.abs()
+    magnitude = _on_units(planes, (centre.abs() + radius) @ rounding.magnitude(weight).T) + offsets.abs()
     # Of the program that runs; of the sums here, n and then K terms long.
     terms, units = weight.shape[1], taken.shape[-1]
     lost = magnitude * (1.25 * rounding.gamma(terms + 8) + (terms + units + 64) * 2.0**-50) + 2 * rounding.underflow

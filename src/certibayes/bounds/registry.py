@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.relaxation import Backward, Step
 from certibayes.bounds.rounding import Rounding
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Operation
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 IntervalRule = Callable[[Any, Weights, tuple[Box, ...], Rounding], Box]
 """(operation, weights by role, boxes of the inputs, rounding) -> box of the output."""

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.rounding import Rounding, widened
+from certibayes.regions import Box
 
 COEFFICIENT_UNITS = 16.0
 """Units by which a coefficient may be off when it arrives at a layer."""
@@ -140,12 +140,13 @@ def vanished(box: Box, rounding: Rounding) -> Tensor:
     """Return what underflow in coefficients on the values of a box can cost, (B, 1).
 
     A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may vanish
-    below the smallest normal number. It matters where small weights follow large ones.
+    below the smallest normal number, or be multiplied once more by a weight of up to 2³⁰ (batch norm). It matters where
+    small weights follow large ones.
     """
     centre, radius = box.centre.flatten(1), box.radius.flatten(1)
     largest = torch.maximum(centre.amax(1, keepdim=True), -centre.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
     # Twice what is needed pays for rounding.
-    return -largest.double() * (2 * box.centre[0].numel() * rounding.underflow * 2.0**-24)
+    return -largest.double() * (2 * box.centre[0].numel() * rounding.underflow * 2.0**-20)
 
 
 def paid(step: Step, error: Tensor) -> Tensor:

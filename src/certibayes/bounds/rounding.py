@@ -10,8 +10,14 @@ the box, and its radius. All three are covered by one widening of the radius tha
 since every activation satisfies |x| <= |c| + r: 2γ pays for the network and the centre, and the rest for ρ and
 the radius themselves, which lose a relative γₙ₊₈ at most. No third product is needed.
 
-Underflow adds an absolute error that no relative term covers; ``underflow`` is far larger than what n subnormal
-products can lose as long as magnitudes stay below 2³⁰, which certificates check at their border.
+Underflow adds absolute errors that no relative term covers, also where subnormal numbers are flushed to 0. Any number
+that is computed or read may be off by the smallest normal number t. A product w x is then off by t (1 + |w| + |x|):
+
+- t (1 + |w|), over at most 2²¹ terms and for weights up to 2³⁰, which predictors check, is below ``underflow``;
+- t |x| has no such limit, since activations may reach 2¹⁰⁰. ``magnitude`` adds ``weight_underflow`` to |W| wherever a
+  radius is computed, and since ρ >= g (|c| + r) >= 2⁻¹⁹ |x|, that is more than t |x| for each term. It also covers
+  factors that a layer computes from its weights, such as γ / sqrt(v) of a batch norm, and constants that the program
+  rounds to its own precision.
 """
 
 from __future__ import annotations
@@ -22,8 +28,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.errors import InvalidInput
+from certibayes.regions import Box
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,13 @@ class Rounding:
     Attributes:
         unit: unit roundoff of the floats that run; 0 stands for ideal, exact arithmetic.
         underflow: absolute error allowed for each affine layer.
+        weight_underflow: added to the magnitude of every weight; see the module's text.
         smoothing: τ in sqrt(w² + τ²) >= |w|, which takes the place of |w| where a sampler needs smooth bounds.
     """
 
     unit: float = 0.0
     underflow: float = 0.0
+    weight_underflow: float = 0.0
     smoothing: float = 0.0
 
     @property
@@ -51,8 +59,10 @@ class Rounding:
         return "outward" if self.outward else "ideal"
 
     def magnitude(self, weight: Tensor) -> Tensor:
-        """Return |w|, or the smooth bound sqrt(w² + τ²) on it."""
-        return torch.sqrt(weight.square() + self.smoothing**2) if self.smoothing > 0.0 else weight.abs()
+        """Return |w|, or the smooth bound sqrt(w² + τ²) on it; in outward rounding with its ``weight_underflow``."""
+        if self.smoothing > 0.0:
+            return torch.sqrt(weight.square() + self.smoothing**2)
+        return weight.abs().add_(self.weight_underflow) if self.outward else weight.abs()
 
     def gamma(self, terms: int) -> float:
         """γₙ = n u / (1 - n u)."""
@@ -115,6 +125,9 @@ def smoothed(tau: float) -> Rounding:
 LARGEST = 2.0**30
 """Weights and inputs beyond this are refused, so that ``underflow`` is enough."""
 
+SMALLEST_VARIANCE = 2.0**-100
+"""Variances below this, with batch norm's eps added, are refused: a program may take them for 0."""
+
 LARGEST_BOUND = 2.0**100
 """A centre or radius beyond this, in any layer, is refused: the radius of a layer is at least 2⁻¹⁹ |W| |x|, so below
 it no partial sum of the float program can overflow, in any order."""
@@ -130,7 +143,8 @@ def within_range(box: Box) -> Tensor:
 def outward(dtype: torch.dtype) -> Rounding:
     """Return the rounding that makes bounds hold for programs running in ``dtype``."""
     info = torch.finfo(dtype)
-    return Rounding(unit=info.eps / 2, underflow=info.smallest_normal * 2.0**46)
+    unit, smallest = info.eps / 2, info.smallest_normal
+    return Rounding(unit, underflow=smallest * 2.0**54, weight_underflow=smallest * 4 / unit)
 
 
 def by_name(name: str, dtype: torch.dtype) -> Rounding:

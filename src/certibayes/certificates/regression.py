@@ -13,7 +13,6 @@ from certibayes.certificates.names import NORMS, ROUNDINGS
 from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
 from certibayes.certificates.words import (
-    Domain,
     ball_in_words,
     distance_in_words,
     origin_in_words,
@@ -21,11 +20,12 @@ from certibayes.certificates.words import (
     samples_in_words,
 )
 from certibayes.errors import CorruptFile
+from certibayes.regions import Domain
 
 SETTINGS = ("bounds",)
 ENDS = ("predicted", "reference", "lower", "upper", "network_lower", "network_upper")
-PLAIN = (*ENDS, "tolerance", "eps", "norm", "domain", "rounding", "targets_given")
-KEYS = ("kind", "statement", *PLAIN, "deviation", "certified", "provenance")
+PLAIN = (*ENDS, "tolerance", "eps", "norm", "rounding", "targets_given")
+KEYS = ("kind", "statement", *PLAIN, "deviation", "certified", "domain", "provenance")
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class RegressionCertificate(Proved):
             "kind": self.kind,
             "statement": self.statement,
             **{name: reading.plain(getattr(self, name)) for name in (*PLAIN, "deviation", "certified")},
+            "domain": reading.plain_domain(self.domain),
             "provenance": self.provenance.to_json(),
         }
 

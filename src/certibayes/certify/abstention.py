@@ -128,6 +128,8 @@ def certify_abstention(certificate: Certificate, tau: float) -> Abstention:
         certificate: from ``certify``, with any labels; they play no part.
         tau: the confidence below which a prediction is withheld, in (0, 1].
     """
+    # A number of numpy could not be written.
+    tau = float(tau)
     certified = abstains(certificate, tau)
     return Abstention(certified, max_confidence(certificate), *entropy_bounds(certificate), tau, certificate)
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from certibayes.attack.pgd import PGDSettings, pgd
-from certibayes.attack.region import region_of
 from certibayes.bounds import Box, by_name
 from certibayes.certify.input_split import proved_in_parts
 from certibayes.certify.joint import Others, joint_values
@@ -144,17 +143,14 @@ class Batch:
         if len(part) == 0:
             return
         generator = torch.Generator(self.points.x.device).manual_seed(0)
-        x, labels, radius = self.points.x[part], self.points.labels[part], self.points.radius[part]
+        region, labels = self.points.region.take(part), self.points.labels[part]
         with torch.enable_grad():
-            found = pgd(
-                self.settings.predictor, x, labels, radius, self.settings.domain, generator, ATTACK, self.points.norm
-            )
+            found = pgd(self.settings.predictor, region, labels, generator, ATTACK)
         self._try(part, found)
 
     def _try(self, part: Tensor, found: Tensor) -> None:
         """Let the predictor judge inputs that may be counterexamples, brought into ball and domain first."""
-        x, radius = self.points.x[part], self.points.radius[part]
-        inside = region_of(x, radius, self.points.norm, self.settings.domain).project(found)
+        inside = self.points.region.take(part).project(found)
         broken = self.settings.predictor.predict(inside) != self.points.labels[part]
         self.attacked[part[broken]] = True
         self.inputs[part[broken]] = inside[broken]
@@ -274,8 +270,8 @@ class Batch:
         starts = [*(inputs[network, here] for network in nearest), inputs.mean(0)]
         with torch.enable_grad():
             found = pgd(
-                self.settings.predictor, self.points.x[point], self.points.labels[point], self.points.radius[point],
-                self.settings.domain, torch.Generator(), CLIMB, self.points.norm, starts,
+                self.settings.predictor, self.points.region.take(point), self.points.labels[point],
+                torch.Generator(), CLIMB, starts,
             )  # fmt: skip
         self._try(point, found)
 
@@ -290,7 +286,7 @@ class Batch:
             point = chosen[whose]
             self._try(point, parts.centre)
             labels = points.labels[point]
-            some = Points(parts.centre, labels, labels, points.radius[point], parts)
+            some = Points(points.region.take(point), labels, labels, parts)
             batch = Batch(settings, some, *logit_bounds(settings.predictor, parts, settings.rounding))
             batch.tighten("crown", batch.open)
             return batch.open.any(-1)

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
-from certibayes.bounds.cut import lowest_point
 from certibayes.bounds.linear import Boxes, linear_line
 from certibayes.bounds.optimise import HULL_STEPS, MOST_PLANES, Relaxation, ascend, begin, bound_with
 from certibayes.bounds.optimise import STEPS as ALPHA_STEPS
@@ -47,6 +46,7 @@ from certibayes.networks.operations import (
     Subtract,
     Tanh,
 )
+from certibayes.regions import lowest_point
 
 STEPS = 20
 """Of gradient ascent on slopes, planes and multipliers, for each new leaf."""
@@ -224,7 +224,7 @@ class Search:
     def _boxes(self, problem: Tensor, signs: Tensor) -> Boxes:
         """Boxes of each leaf, with the inputs of its fixed activations cut to their sign."""
         boxes = {name: box.take(self.point[problem]) for name, box in self.boxes.items()}
-        unit = self.rounding.unit
+        unit, smallest = self.rounding.unit, torch.finfo(self.specification.dtype).smallest_normal
         for node in self.relus:
             sign = self._by_node(signs)[node.name]
             box = boxes[node.inputs[0]]
@@ -233,7 +233,9 @@ class Search:
             low, high = box.centre - box.radius - pad, box.centre + box.radius + pad
             # Rounding must not push a cut interval over zero again, or the activation would count as unstable. It is
             # kept a few units clear of it; on its side ReLU is linear up to zero, so nothing is lost by that.
-            end = torch.where(sign > 0, high.clamp(min=0), low.clamp(max=0)) * (0.5 + 16 * unit)
+            # An end that is not subnormal can be halved.
+            far = torch.where(sign > 0, high.clamp(min=0) + 4 * smallest, low.clamp(max=0) - 4 * smallest)
+            end = far * (0.5 + 16 * unit)
             boxes[node.inputs[0]] = Box(
                 torch.where(sign == 0, box.centre, end),
                 torch.where(sign == 0, box.radius, end.abs() * (1 - 16 * unit)),

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from certibayes.attack.region import region_of
-from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
-from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats, require_labels
+from certibayes.bounds import by_name
+from certibayes.bounds.checks import labels_of, require_classes, require_count
 from certibayes.certificates import Certificate
+from certibayes.certify.border import region_for
 from certibayes.certify.judge import ALL_RULES, Judge
 from certibayes.certify.network_bounds import BOUNDS, INTERMEDIATES, MEMORY
 from certibayes.certify.origin import provenance_of
@@ -19,6 +19,7 @@ from certibayes.certify.points import Points
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain, as_radius
 
 DEFAULT_BOUNDS = {"joint": "crown", "best": "hull"}
 """By rule; ``"ibp"`` for all others."""
@@ -47,15 +48,16 @@ def certify(
         predictor: from ``posterior.predictor(samples, seed)``; the certificate is about exactly these samples.
         x: points (B, ...), inside the domain.
         y: labels (B,); a point is certified if the ball is classified as its label. By default the predicted classes.
-        eps: radius: a number, one for each point (B,), or, in l-infinity, one for each input value, broadcasting
-            against ``x``; where it is 0, the input does not change.
+        eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value, (1, *shape) or (B, *shape);
+            where it is 0, the input does not change.
         norm: in which distances from the point are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
         bounds: ``"ibp"``, ``"crown"``, ``"alpha-crown"`` or ``"hull"``; for the rule ``best`` the tightest that may be
             tried. By default ``"ibp"``, for ``joint`` ``"crown"``, and for ``best`` ``"hull"``.
         rule: ``"theorem1"``, ``"pairwise"``, ``"elided"``, ``"joint"`` or ``"best"``, each at least as strong as the
             one before (but ``best`` optimises only against the rivals that keep a point open, the others against all).
             ``joint`` needs linear bounds.
-        domain: smallest and largest value an input can take; the ball is intersected with it.
+        domain: smallest and largest value an input can take; the ball is intersected with it. Two numbers, or, where
+            features differ, tensors of shape (1, *shape) or (B, *shape); None for no limit.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
         memory: bytes that linear bounds may take, with all that they keep of the layers in between; they go through a
@@ -78,42 +80,31 @@ def certify(
     require_count(memory, "memory")
     _require_intermediates(intermediates, bounds)
     require_budget(budget, rule)
-    require_floats(x, "the points")
-    given = x.detach().to(predictor.device)
-    x = given.to(predictor.dtype)
-    predictor.graph.require_input(x)
-    require_domain(x, domain)
-    radius = radius_for(eps, x, norm)
-    if x.numel() and float(x.abs().max() + radius.max()) > LARGEST:
-        raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
+    region = region_for(predictor, x, eps, norm, domain)
+    x = region.center.to(predictor.dtype)
     rounding_mode = by_name(rounding, predictor.dtype)
     predicted = predictor.predict(x, batch_size) if len(x) else torch.zeros(0, dtype=torch.int64)
-    labels = predicted if y is None else y.to(predicted.device)
-    require_labels(labels, predictor.classes, len(x))
+    labels = predicted if y is None else labels_of(y, predictor.classes, len(x)).to(predicted.device)
     slack = _predictor_slack(predictor) if rounding_mode.outward else 0.0
     vanishing = torch.finfo(predictor.dtype).smallest_normal if rounding_mode.outward else 0.0
-    judge = Judge(predictor, bounds, rule, rounding, slack, memory, domain, intermediates)
+    judge = Judge(predictor, bounds, rule, rounding, slack, memory, intermediates)
     certified, lowest, highest, attacked, counterexamples = [], [], [], [], []
     done, spent = 0, 0.0
-    parts = zip(*(tensor.split(batch_size) for tensor in (given, labels, predicted, radius)), strict=True)
-    for part, part_labels, part_predicted, part_radius in parts:
-        if len(part) == 0:
-            continue
-        if rounding_mode.outward:
-            box = outward_box(part, part_radius, domain, predictor.dtype, norm)
-        else:
-            box = ideal_box(part.to(predictor.dtype), part_radius.to(predictor.dtype), domain, norm)
+    for start in range(0, len(x), batch_size):
+        index = slice(start, start + batch_size)
+        part, part_labels, part_predicted = region.take(index), labels[index], predicted[index]
+        read = part.to(predictor.dtype)
+        box = part.outward_box(predictor.dtype) if rounding_mode.outward else read.ideal_box()
         # Each batch has its share of the time that earlier ones have left.
         share = None if budget is None else (budget - spent) * len(part) / (len(x) - done)
-        points = Points(part.to(predictor.dtype), part_labels, part_predicted, part_radius, box)
-        verdict = judge(points, share)
+        verdict = judge(Points(read, part_labels, part_predicted, box), share)
         spent += verdict.spent
         smallest, largest = verdict.means
         proved = verdict.margin > 2 * slack
         broken, inputs = verdict.attacked, verdict.inputs
-        if budget is not None and torch.promote_types(part.dtype, predictor.dtype) != predictor.dtype:
+        if budget is not None and torch.promote_types(part.center.dtype, predictor.dtype) != predictor.dtype:
             # The ball is around the points as they were given, not as a coarser predictor reads them.
-            inputs = region_of(part, part_radius, norm, domain).project(inputs.to(part.dtype))
+            inputs = part.project(inputs.to(part.center.dtype))
             broken = broken & (predictor.predict(inputs) != part_labels)
         attacked.append(broken)
         counterexamples.append(inputs)
@@ -131,13 +122,13 @@ def certify(
         certified=_joined(certified, torch.zeros(0, dtype=torch.bool)),
         lower=_joined(lowest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
         upper=_joined(highest, torch.zeros(0, predictor.classes, dtype=torch.float64)),
-        eps=float(eps) if isinstance(eps, (int, float)) else eps.detach().cpu(),
+        eps=as_radius(eps),
         norm=norm,
-        domain=domain,
+        domain=region.domain,
         rounding=rounding,
-        provenance=provenance_of(predictor, given, bounds=bounds, rule=rule, intermediates=intermediates),
+        provenance=provenance_of(predictor, region.center, bounds=bounds, rule=rule, intermediates=intermediates),
         attacked=None if budget is None else _joined(attacked, torch.zeros(0, dtype=torch.bool)),
-        counterexamples=None if budget is None else _joined(counterexamples, given),
+        counterexamples=None if budget is None else _joined(counterexamples, region.center),
         spent=None if budget is None else spent,
     )
 
@@ -167,6 +158,7 @@ def require_predictor(predictor: Predictor) -> None:
         )
     if predictor.task != "classification":
         raise InvalidInput("class certificates need a classifier; this predictor does regression.")
+    require_classes(predictor.classes)
     if predictor.dtype not in (torch.float32, torch.float64):
         raise InvalidInput(f"certificates need float32 or float64 precision, this predictor runs in {predictor.dtype}.")
     if predictor.device.type not in ("cpu", "cuda"):

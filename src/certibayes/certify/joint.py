@@ -105,10 +105,12 @@ def joint_values(lines: Lines, margins: Tensor, others: Others, box: Box, steps:
     # What float64 loses: in h, whose size is at most 1, in its lines, and in the sums over networks and inputs.
     lost = relative_error(margins[..., None], high[..., None]).squeeze(-1) + len(margins) * 2.0**-50
     lost = lost + slopes * (lines.offsets.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
-    # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not.
-    sums = dot(together(slopes, coefficients.abs()), exact.centre.abs() + exact.radius)[:, 0] * 2.0**-38
-    return (total(slopes) - lost.sum(0) - sums) / len(margins)
+    # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not, nor how far
+    # rounding may have moved an input out of its ball, which ``least`` leaves out in exact arithmetic.
+    off = (exact.centre.abs() + exact.radius) * 2.0**-38
+    off = off if exact.ball is None else off + exact.ball.slack * (1 + 2.0**-38)
+    return (total(slopes) - lost.sum(0) - dot(together(slopes, coefficients.abs()), off)[:, 0]) / len(margins)
 
 
 def _double(box: Box) -> Box:
-    return Box(box.centre.double(), box.radius.double()).with_ball(box.ball)
+    return Box(box.centre.double(), box.radius.double(), box.ball)

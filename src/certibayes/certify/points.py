@@ -7,29 +7,36 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from certibayes.bounds import Box, Domain
+from certibayes.bounds import Box
 from certibayes.certify.rules import Means
 from certibayes.prediction import Predictor
+from certibayes.regions import InputRegion
 
 
 class Points(NamedTuple):
-    """A batch: inputs (B, ...), labels and predicted classes (B,), radii that broadcast, and boxes around the balls."""
+    """A batch of points.
 
-    x: Tensor
+    Attributes:
+        region: what is asked about: the inputs around each point as the predictor reads it, (B, ...).
+        labels: (B,).
+        predicted: the classes that the points themselves are given, (B,).
+        box: holds every input of the region, also as floats round it.
+    """
+
+    region: InputRegion
     labels: Tensor
     predicted: Tensor
-    radius: Tensor
     box: Box
 
     @property
-    def norm(self) -> str:
-        """In which radii are measured."""
-        return "linf" if self.box.ball is None else self.box.ball.norm
+    def x(self) -> Tensor:
+        """The points themselves, (B, ...)."""
+        return self.region.center
 
     def take(self, which: Tensor) -> Points:
         """Return some of the points."""
-        x, labels, predicted, radius, box = self
-        return Points(x[which], labels[which], predicted[which], radius[which], box.take(which))
+        region, labels, predicted, box = self
+        return Points(region.take(which), labels[which], predicted[which], box.take(which))
 
 
 class Verdict(NamedTuple):
@@ -61,7 +68,6 @@ class Settings:
         rounding: ``"outward"`` or ``"ideal"``.
         slack: what rounding of the predictor's last step can take back, half of it.
         memory: bytes for linear bounds.
-        domain: of the inputs.
         intermediates: what linear bounds know of the layers in between, ``"ibp"`` or ``"crown"``.
     """
 
@@ -71,5 +77,4 @@ class Settings:
     rounding: str
     slack: float
     memory: int
-    domain: Domain
     intermediates: str = "ibp"

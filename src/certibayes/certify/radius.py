@@ -13,12 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Domain
+from certibayes.bounds.checks import inputs_of, labels_of
 from certibayes.certificates import Radius
-from certibayes.certify.certify import certify
+from certibayes.certify.certify import certify, require_predictor
 from certibayes.certify.origin import provenance_of
 from certibayes.errors import InvalidInput, UnsoundBounds
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain, as_domain, take_domain
 
 MOST_STEPS = 50
 """More would try radii that float64 cannot tell apart."""
@@ -66,12 +67,15 @@ def certified_radius(
     steps = max(0, math.ceil(math.log2(largest / tolerance)))
     if steps > MOST_STEPS:
         raise InvalidInput(f"a tolerance of {tolerance} is too fine for radii up to {largest}.")
+    require_predictor(predictor)
+    x, domain = inputs_of(x, "the points"), as_domain(domain)
+    y = None if y is None else labels_of(y, predictor.classes, len(x))
     settings: dict[str, Any] = {
         "norm": norm, "bounds": bounds, "rule": rule, "domain": domain, "rounding": rounding, "batch_size": batch_size,
         "intermediates": intermediates,
     }  # fmt: skip
     # Of no points: it raises what is wrong with the settings, and tells which bounds a rule takes by default.
-    settings["bounds"] = certify(predictor, x[:0], eps=0.0, **settings).bounds
+    settings["bounds"] = certify(predictor, x[:0], eps=0.0, **_of(settings, slice(0))).bounds
     labels, correct, certified = _at_zero(predictor, x, y, settings)
     # Radii are places k on the grid largest * k / 2^steps, so that equal radii are equal numbers.
     proved = torch.zeros(len(x), dtype=torch.int64)
@@ -85,7 +89,7 @@ def certified_radius(
         active = unproved > proved
         eps = largest * place.double() / 2**steps
         holds = torch.zeros_like(certified)
-        holds[active] = _proves(predictor, x[active.to(x.device)], labels[active], eps[active], settings)
+        holds[active] = _proves(predictor, x[active.to(x.device)], labels[active], eps[active], _of(settings, active))
         proved = torch.where(active & holds, place, proved)
         unproved = torch.where(active & ~holds, place, unproved)
         if progress is not None:
@@ -133,5 +137,13 @@ def _proves(predictor: Predictor, x: Tensor, labels: Tensor, eps: Tensor, settin
         if len(x) == 1:
             return torch.zeros(1, dtype=torch.bool)
         half = len(x) // 2
-        parts = ((x[:half], labels[:half], eps[:half]), (x[half:], labels[half:], eps[half:]))
-        return torch.cat([_proves(predictor, *part, settings) for part in parts])
+        parts = [
+            _proves(predictor, x[part], labels[part], eps[part], _of(settings, part))
+            for part in (slice(half), slice(half, None))
+        ]
+        return torch.cat(parts)
+
+
+def _of(settings: dict[str, Any], index: Tensor | slice) -> dict[str, Any]:
+    """Return the settings for some of the points, which may have domains of their own."""
+    return {**settings, "domain": take_domain(settings["domain"], index)}

@@ -13,13 +13,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from certibayes.bounds import LARGEST, Domain, by_name, ideal_box, outward_box
-from certibayes.bounds.checks import radius_for, require_count, require_domain, require_floats
+from certibayes.bounds import by_name
+from certibayes.bounds.checks import inputs_of, require_count
 from certibayes.certificates import RegressionCertificate
+from certibayes.certify.border import region_for
 from certibayes.certify.network_bounds import logit_bounds
 from certibayes.certify.origin import provenance_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import RegressionPredictor
+from certibayes.regions import Domain, as_radius
 
 
 def certify_regression(
@@ -42,11 +44,11 @@ def certify_regression(
         predictor: of a posterior that was fitted to targets of floats.
         x: points (B, ...), inside the domain.
         y: targets (B, outputs), if deviations are to be measured from them; by default from the prediction at x.
-        eps: radius: a number, one for each point (B,), or, in l-infinity, one for each input value; see ``certify``.
+        eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value; see ``certify``.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         tolerance: deviation up to which a point is certified.
         bounds: ``"ibp"`` or ``"crown"``.
-        domain: smallest and largest value an input can take; the ball is intersected with it.
+        domain: smallest and largest value an input can take; the ball is intersected with it; see ``certify``.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
         progress: called with (points done, all points).
@@ -56,46 +58,38 @@ def certify_regression(
         UnsoundBounds: a bound came out NaN, infinite or inverted; nothing is concluded from it.
     """
     _require_settings(predictor, bounds, tolerance, batch_size)
-    require_floats(x, "the points")
-    given = x.detach().to(predictor.device)
-    x = given.to(predictor.dtype)
-    predictor.graph.require_input(x)
-    require_domain(x, domain)
-    radius = radius_for(eps, x, norm)
-    if x.numel() and float(x.abs().max() + radius.max()) > LARGEST:
-        raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
+    region = region_for(predictor, x, eps, norm, domain)
     if y is not None:
-        require_floats(y, "the targets")
-        if tuple(y.shape) != (len(x), predictor.classes):
-            raise InvalidInput(f"targets must be ({len(x)}, {predictor.classes}), got {tuple(y.shape)}.")
+        y = inputs_of(y, "the targets")
+        if tuple(y.shape) != (len(region), predictor.classes):
+            raise InvalidInput(f"targets must be ({len(region)}, {predictor.classes}), got {tuple(y.shape)}.")
     outward = by_name(rounding, predictor.dtype).outward
     nothing = torch.zeros(0, predictor.classes, dtype=torch.float64, device=predictor.device)
     predicted, ends = [nothing.to(predictor.dtype)], [(nothing,) * 4]
-    for part, near, around in zip(*(t.split(batch_size) for t in (given, x, radius)), strict=True) if len(x) else ():
-        if outward:
-            box = outward_box(part, around, domain, predictor.dtype, norm)
-        else:
-            box = ideal_box(near, around.to(predictor.dtype), domain, norm)
+    for start in range(0, len(region), batch_size):
+        part = region.take(slice(start, start + batch_size))
+        read = part.to(predictor.dtype)
+        box = part.outward_box(predictor.dtype) if outward else read.ideal_box()
         lower, upper = logit_bounds(predictor, box, rounding=rounding, bounds=bounds)
         ends.append((*_mean_bounds(lower, upper, predictor.dtype if outward else None), lower.amin(0), upper.amax(0)))
         with torch.no_grad():
-            predicted.append(predictor(near))
+            predicted.append(predictor(read.center))
         if progress is not None:
-            progress(sum(map(len, predicted)), len(x))
+            progress(sum(map(len, predicted)), len(region))
     prediction = torch.cat(predicted)
     lowest, highest, network_lowest, network_highest = (torch.cat(column) for column in zip(*ends, strict=True))
     return RegressionCertificate(
         predicted=prediction,
-        reference=(prediction if y is None else y.detach().to(predictor.device)).double(),
+        reference=(prediction if y is None else y.to(predictor.device)).double(),
         lower=lowest,
         upper=highest,
         network_lower=network_lowest,
         network_upper=network_highest,
-        tolerance=tolerance,
-        eps=eps.detach().cpu() if isinstance(eps, Tensor) else float(eps),
-        domain=domain,
+        tolerance=None if tolerance is None else float(tolerance),
+        eps=as_radius(eps),
+        domain=region.domain,
         rounding=rounding,
-        provenance=provenance_of(predictor, given, bounds=bounds),
+        provenance=provenance_of(predictor, region.center, bounds=bounds),
         targets_given=y is not None,
         norm=norm,
     )

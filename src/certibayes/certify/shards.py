@@ -19,12 +19,13 @@ import torch
 from torch import Tensor
 
 from certibayes._version import __version__
-from certibayes.bounds.checks import require_count
+from certibayes.bounds.checks import inputs_of, labels_of, require_count
 from certibayes.certificates import Certificate, Provenance, reading
 from certibayes.certify.certify import certify, require_budget, require_predictor
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.posteriors.storage import read_tensors, tensor_digest, write_atomically, write_tensors
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain, as_domain, as_radius, take_domain
 
 DESCRIPTION = "shards.json"
 KIND = "certificate shard"
@@ -41,6 +42,7 @@ def certify_in_shards(
     *,
     eps: float,
     norm: str = "linf",
+    domain: Domain = None,
     intermediates: str = "ibp",
     budget: float | None = None,
     shard: int = 500,
@@ -58,6 +60,7 @@ def certify_in_shards(
         directory: made if it is missing; otherwise empty, or of an earlier call with the same arguments.
         eps: see ``certify``; here the same for all points.
         norm: see ``certify``.
+        domain: see ``certify``.
         intermediates: see ``certify``.
         budget: see ``certify``; for all shards together. Each has its share of what those before it left, also over
             several calls, so how far a shard came depends on the machine; what it proved or broke does not.
@@ -73,25 +76,34 @@ def certify_in_shards(
     require_predictor(predictor)
     require_count(shard, "shard")
     require_budget(budget, str(settings.get("rule")))
+    x, domain, radius = inputs_of(x, "the points"), as_domain(domain), as_radius(eps)
     if len(x) == 0:
         raise InvalidInput("there are no points to certify.")
+    if isinstance(radius, Tensor):
+        raise InvalidInput(
+            f"shards have one radius for all points, a number; got radii of shape {tuple(radius.shape)}."
+        )
+    y = None if y is None else labels_of(y, predictor.classes, len(x))
     # Left out where they are those of shards that do not name them.
     named = {"norm": norm, "intermediates": intermediates}
     usual = {"norm": "linf", "intermediates": "ibp"}
-    settings = {"eps": float(eps), **{key: named[key] for key in named if named[key] != usual[key]}, **settings}
+    settings = {"eps": radius, **{key: named[key] for key in named if named[key] != usual[key]}, **settings}
     limit = {} if budget is None else {"budget": float(budget)}
-    about = _description(predictor, x, y, shard, {**settings, **limit})
+    about = _description(predictor, x, y, shard, {**settings, **limit, "domain": domain})
     _require_own(directory, about)
     parts: list[Certificate] = []
     for index, start in enumerate(range(0, len(x), shard)):
         file = directory / f"shard-{index:05d}.safetensors"
-        found = _read(file, about, index)
+        found = _read(file, about, index, domain)
         if found is None:
             end = min(start + shard, len(x))
             labels = None if y is None else y[start:end]
             moved = None if progress is None else _shifted(progress, start, len(x))
             share = None if budget is None else _share(budget, parts, (end - start) / (len(x) - start))
-            found = certify(predictor, x[start:end], labels, budget=share, progress=moved, **settings)
+            own = take_domain(domain, slice(start, end))
+            found = certify(predictor, x[start:end], labels, domain=own, budget=share, progress=moved, **settings)
+            # That of all points, as the certificates of all shards will be one.
+            found = replace(found, domain=domain)
             # Only now: settings that cannot be used must not claim the directory.
             write_atomically(directory / DESCRIPTION, (json.dumps(about, indent=2) + "\n").encode())
             _write(file, found, about, index)
@@ -153,8 +165,8 @@ def _description(
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
+    if isinstance(value, tuple) and all(isinstance(part, Tensor) for part in value):
+        return [tensor_digest({"value": part}) for part in value]
     return tensor_digest({"value": value}) if isinstance(value, Tensor) else value
 
 
@@ -195,24 +207,23 @@ def _short(value: Any) -> str:
 def _write(file: Path, part: Certificate, about: dict[str, Any], index: int) -> None:
     values = {field.name: getattr(part, field.name) for field in fields(Certificate)}
     tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    rest = {
-        name: reading.plain(value) for name, value in values.items() if name not in tensors and name != "provenance"
-    }
-    record = {**rest, "provenance": part.provenance.to_json()}
+    # The description names the domain, which may be large.
+    apart = {"provenance", "domain", *tensors}
+    record = {name: reading.plain(value) for name, value in values.items() if name not in apart}
+    record |= {"provenance": part.provenance.to_json()}
     write_tensors(file, KIND, tensors, {"about": about, "index": index, "certificate": record})
 
 
-def _read(file: Path, about: dict[str, Any], index: int) -> Certificate | None:
+def _read(file: Path, about: dict[str, Any], index: int, domain: Domain) -> Certificate | None:
     """Read a finished shard, or return None if it is not there."""
     if not file.exists():
         return None
     tensors, record = read_tensors(file, KIND)
     _require_same(file, about, record.get("about"))
     try:
-        values: dict[str, Any] = {**record["certificate"], **tensors}
+        values: dict[str, Any] = {**record["certificate"], **tensors, "domain": domain}
         values["provenance"] = Provenance(**values["provenance"])
         values["reasons"] = {int(point): reason for point, reason in values["reasons"].items()}
-        values["domain"] = reading.domain(values["domain"], len(values["labels"]))
         part = Certificate(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CorruptFile(f"{file} is incomplete ({error}). Delete it to certify its points again.") from error

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from certibayes.bounds.checks import require_radius
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
 from certibayes.experiments.settings import Setting, settings_of
@@ -45,6 +44,7 @@ from certibayes.likelihoods import (
     TwoPoint,
 )
 from certibayes.networks import BY_NAME, build
+from certibayes.regions import require_radius
 
 ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "map": MAP,

@@ -16,9 +16,6 @@ from torch.nn import functional
 
 from certibayes.attack import ascend, cross_entropy_loss
 from certibayes.bounds import (
-    Domain,
-    ball,
-    ideal_box,
     interval_bounds,
     interval_margins,
     linear_bounds,
@@ -30,6 +27,7 @@ from certibayes.errors import InvalidInput
 from certibayes.likelihoods.base import Batch
 from certibayes.likelihoods.curvature import BoxObserver
 from certibayes.networks import Graph, Params
+from certibayes.regions import Domain, InputRegion
 
 
 class Adversary:
@@ -126,7 +124,7 @@ class IBP(Adversary):
         on_box: BoxObserver | None = None,
     ) -> Tensor:
         """See the base class."""
-        box = ideal_box(batch.inputs, radius, domain)
+        box = InputRegion(batch.inputs, radius, domain=domain).ideal_box()
         if self.margins:
             # Softmax does not mind a shift: label at 0, rivals at minus their smallest margin.
             return -interval_margins(graph, params, box, batch.targets, self._arithmetic)
@@ -143,7 +141,9 @@ class IBP(Adversary):
         on_box: BoxObserver | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See the base class."""
-        box = interval_bounds(graph, params, ideal_box(x, radius, domain), self._arithmetic, on_box)
+        box = interval_bounds(
+            graph, params, InputRegion(x, radius, domain=domain).ideal_box(), self._arithmetic, on_box
+        )
         return box.lower, box.upper
 
     def slope(self, weight: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class CROWNIBP(Adversary):
         on_box: BoxObserver | None = None,
     ) -> Tensor:
         """See the base class: label at 0, rivals at minus their smallest margin."""
-        box = ideal_box(batch.inputs, radius, domain)
+        box = InputRegion(batch.inputs, radius, domain=domain).ideal_box()
         if self.beta == 0.0:
             return -interval_margins(graph, params, box, batch.targets)
         linear = linear_margins(graph, params, box, batch.targets).to(batch.inputs.dtype)
@@ -208,7 +208,7 @@ class CROWNIBP(Adversary):
         on_box: BoxObserver | None = None,
     ) -> tuple[Tensor, Tensor]:
         """See the base class."""
-        box = ideal_box(x, radius, domain)
+        box = InputRegion(x, radius, domain=domain).ideal_box()
         intervals = interval_bounds(graph, params, box) if self.beta < 1.0 else None
         if self.beta == 0.0 and intervals is not None:
             return intervals.lower, intervals.upper
@@ -243,7 +243,7 @@ class PGD(Adversary):
         domain: Domain,
         starts: Tensor | None,
     ) -> Tensor:
-        lower, upper = ball(x, radius, domain)
+        lower, upper = InputRegion(x, radius, domain=domain).corners()
         start = x if starts is None else x + radius * starts
         # The worst input is a constant of the likelihood: no gradient flows through the search for it.
         return ascend(loss, start, lower, upper, self.steps, self.step_size * radius).detach()

@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.attack import label_scores
-from certibayes.bounds import Domain
-from certibayes.bounds.checks import require_domain, require_labels
+from certibayes.bounds.checks import require_labels
 from certibayes.likelihoods.adversary import IBP, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
 from certibayes.likelihoods.curvature import (
@@ -29,6 +28,7 @@ from certibayes.likelihoods.curvature import (
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution
 from certibayes.likelihoods.robust import closed_form_gradients, draw_noise
 from certibayes.networks import Graph, Params
+from certibayes.regions import Domain, as_domain, domain_to_json, require_domain
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,8 @@ class RobustCategorical(Likelihood):
     Attributes:
         radius: p_eps, such as ``TwoPoint(eta=0.11, lam=0.25)``.
         adversary: ``IBP()``, ``IBP(margins=True)`` or ``PGD()``.
-        domain: values an input can take; balls are intersected with it. None for no limit.
+        domain: values an input can take, two numbers or, where features differ, tensors (1, *shape); balls are
+            intersected with it. None for no limit.
         ramp: scales the radii while training; None for full radii from the start.
     """
 
@@ -95,6 +96,9 @@ class RobustCategorical(Likelihood):
     adversary: Adversary = field(default_factory=IBP)
     domain: Domain = (0.0, 1.0)
     ramp: LinearRamp | None = field(default_factory=LinearRamp)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "domain", as_domain(self.domain))
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
@@ -153,6 +157,6 @@ class RobustCategorical(Likelihood):
             "likelihood": "RobustCategorical",
             "radius": self.radius.describe(),
             **self.adversary.describe(),
-            "domain": None if self.domain is None else list(self.domain),
+            "domain": domain_to_json(self.domain),
             "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
         }

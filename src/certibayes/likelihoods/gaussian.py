@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Domain
-from certibayes.bounds.checks import require_domain
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversary import IBP, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
@@ -25,6 +23,7 @@ from certibayes.likelihoods.curvature import BoxObserver, PointObserver
 from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution, TwoPoint
 from certibayes.likelihoods.robust import closed_form_gradients, draw_noise
 from certibayes.networks import Graph, Params
+from certibayes.regions import Domain, as_domain, domain_to_json, require_domain
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class RobustGaussian(Likelihood):
         noise_std: standard deviation s of the observation noise, the same for every output.
         radius: p_eps.
         adversary: ``IBP()`` or ``PGD()``.
-        domain: values an input can take, or None.
+        domain: values an input can take, or None; as in ``RobustCategorical``.
         ramp: scales the radii while training.
     """
 
@@ -46,6 +45,7 @@ class RobustGaussian(Likelihood):
     ramp: LinearRamp | None = field(default_factory=LinearRamp)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "domain", as_domain(self.domain))
         if not (math.isfinite(self.noise_std) and self.noise_std > 0):
             raise InvalidInput(f"noise_std must be positive, got {self.noise_std}.")
 
@@ -116,6 +116,6 @@ class RobustGaussian(Likelihood):
             "noise_std": self.noise_std,
             "radius": self.radius.describe(),
             **self.adversary.describe(),
-            "domain": None if self.domain is None else list(self.domain),
+            "domain": domain_to_json(self.domain),
             "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
         }

@@ -5,10 +5,11 @@ boundary, where two classes share the probability and the entropy is near log 2 
 the attack, not the predictor. So what ``attack`` found is pushed on, by as many steps of projected gradient ascent on
 the cross-entropy (Madry et al., 2018; the paper's PGD),
 
-    x_{k+1} = Π( x_k + α sign ∇_x -log p̄_y(x_k) ),
+    x_{k+1} = Π( x_k + α r direction(∇_x -log p̄_y(x_k)) ),
 
-where Π projects onto ball and domain, and for each input the iterate with the largest cross-entropy is kept. The paper
-announces entropies on adversarial examples for its supplement, which has none, nor says how they were to be made.
+where direction is the steepest one of the norm (signs for l-infinity) and Π projects onto ball and domain, and for each
+input the iterate with the largest cross-entropy is kept. The paper announces entropies on adversarial examples for its
+supplement, which has none, nor says how they were to be made.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Domain, ball
-from certibayes.bounds.checks import require_count
+from certibayes.attack import cross_entropy_loss
+from certibayes.bounds.checks import inputs_of, labels_of, require_count
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain, InputRegion
 
 
 def push_on(
@@ -27,7 +29,8 @@ def push_on(
     y: Tensor,
     start: Tensor,
     *,
-    eps: float,
+    eps: float | Tensor,
+    norm: str = "linf",
     domain: Domain = None,
     steps: int = 20,
     batch_size: int = 500,
@@ -36,34 +39,36 @@ def push_on(
 
     Args:
         predictor: the predictor.
-        x: clean inputs (B, ...), the centres of the balls.
+        x: clean inputs (B, ...), the centers of the balls.
         y: their labels (B,).
         start: where to start in each ball, (B, ...).
-        eps: l-infinity radius.
-        domain: smallest and largest value of an input.
+        eps: radius, as in ``attack``.
+        norm: ``"linf"``, ``"l2"`` or ``"l1"``.
+        domain: smallest and largest value of an input, as in ``attack``.
         steps: of ascent, each 2.5 eps / steps long.
         batch_size: inputs pushed at once.
     """
     require_count(steps, "steps")
     require_count(batch_size, "batch_size")
-    lower, upper = ball(x, eps, domain)
-    columns = (start, y, torch.minimum(lower, start), torch.maximum(upper, start))
-    batches = zip(*(column.split(batch_size) for column in columns), strict=True)
-    step_size = 2.5 * eps / steps
-    return torch.cat([_climb(predictor, at, label, low, high, steps, step_size) for at, label, low, high in batches])
+    region = InputRegion.around(inputs_of(x, "the inputs"), eps, norm, domain)
+    labels = labels_of(y, predictor.classes, len(region)).to(region.center.device)
+    parts = [slice(first, first + batch_size) for first in range(0, len(region), batch_size)]
+    pushed = [_climb(predictor, region.take(part), labels[part], start[part], steps) for part in parts]
+    return torch.cat(pushed) if pushed else region.center
 
 
-def _climb(
-    predictor: Predictor, x: Tensor, y: Tensor, lower: Tensor, upper: Tensor, steps: int, step_size: float
-) -> Tensor:
+def _climb(predictor: Predictor, region: InputRegion, y: Tensor, start: Tensor, steps: int) -> Tensor:
+    """Return the iterate with the largest cross-entropy, (B, ...)."""
+    x = region.project(start)
     best, largest = x, x.new_full((len(x),), -torch.inf)
     for step in range(steps + 1):
         x = x.detach().requires_grad_(step < steps)
-        loss = -predictor(x).gather(-1, y[:, None]).squeeze(-1)
+        loss = cross_entropy_loss(predictor(x), y)
         better = loss.detach() > largest
         best = torch.where(better.view(-1, *[1] * (x.dim() - 1)), x.detach(), best)
         largest = torch.where(better, loss.detach(), largest)
         if step < steps:
             (gradient,) = torch.autograd.grad(loss.sum(), x)
-            x = torch.clamp(x + step_size * gradient.sign(), lower, upper)
+            x = x.detach()
+            x = region.project(x + region.steepest_step(x, gradient, 2.5 / steps))
     return best

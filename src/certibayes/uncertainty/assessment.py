@@ -9,10 +9,10 @@ from typing import Any
 from torch import Tensor
 
 from certibayes.attack import Attacked, attack
-from certibayes.bounds import Domain
-from certibayes.bounds.checks import require_labels
+from certibayes.bounds.checks import labels_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain
 from certibayes.uncertainty.adversarial import push_on
 from certibayes.uncertainty.calibration import Reliability, accuracy, brier_score, negative_log_likelihood, reliability
 from certibayes.uncertainty.detection import SCORES, Histogram, detect, histogram, likelihood_ratio, score_of
@@ -87,7 +87,8 @@ def assess(
     y: Tensor,
     outside: Tensor,
     *,
-    eps: float | None = None,
+    eps: float | Tensor | None = None,
+    norm: str = "linf",
     domain: Domain = None,
     steps: int = 20,
     restarts: int = 2,
@@ -101,6 +102,7 @@ def assess(
         y: their labels, (n,).
         outside: out-of-distribution inputs of the same shape, (m, ...); labels are not needed.
         eps: radius of adversarial examples of ``x``: PGD away from ``y``, then pushed on (``push_on``).
+        norm: of the ball of adversarial examples: ``"linf"``, ``"l2"`` or ``"l1"``.
         domain: smallest and largest value of an input, for the attack.
         steps: iterations of the attack.
         restarts: of the attack.
@@ -116,11 +118,12 @@ def assess(
         )
     if y is None:
         raise InvalidInput("accuracy and calibration need the labels of the in-distribution inputs; pass y, (n,).")
-    require_labels(y, predictor.classes, len(x))
+    y = labels_of(y, predictor.classes, len(x))
     found = attacked = None
     if eps is not None:
-        found = attack(predictor, x, y, eps=eps, method="pgd", domain=domain, steps=steps, restarts=restarts, seed=seed)
-        pushed = push_on(predictor, x, y.to(x.device), found.inputs, eps=eps, domain=domain, steps=steps)
+        ball: dict[str, Any] = {"eps": eps, "norm": norm, "domain": domain}
+        found = attack(predictor, x, y, method="pgd", steps=steps, restarts=restarts, seed=seed, **ball)
+        pushed = push_on(predictor, x, y, found.inputs, steps=steps, **ball)
         attacked = _cpu(uncertainty(predictor, pushed))
     return Assessment(_cpu(uncertainty(predictor, x)), y.cpu(), _cpu(uncertainty(predictor, outside)), attacked, found)
 

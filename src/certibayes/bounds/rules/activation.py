@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
 from certibayes.bounds.relaxation import Backward, Step, dot, joined, paid, portion, portions, sum_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 LIBRARY_ULPS = 32.0
 
@@ -129,7 +129,9 @@ def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) 
     if not step.rounding.outward:
         return back
     own = step.output.centre.abs() + step.output.radius
-    return Backward(back.coefficients, back.constant + paid(step, own * (8 * step.rounding.unit)))
+    # The slope itself may be subnormal in the program, and so may the product.
+    vanishing = step.magnitude() * (step.rounding.weight_underflow * step.rounding.unit) + step.rounding.underflow
+    return Backward(back.coefficients, back.constant + paid(step, own * (8 * step.rounding.unit) + vanishing))
 
 
 def sigmoidal(derivative: Any) -> LinearRule:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.cut import cut_affine
 from certibayes.bounds.registry import register
 from certibayes.bounds.relaxation import Backward, Step, paid
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 
 def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -65,8 +65,9 @@ def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Back
     weight, bias = weights["weight"], weights.get("bias")
     constant = _bias_part(step, bias, -1)
     if step.rounding.outward:
-        magnitude = functional.linear(step.magnitude(), weight.abs(), None if bias is None else bias.abs())
-        constant = constant + paid(step, _error(magnitude, weight.shape[1], weight.shape[0], step.rounding))
+        sizes = step.rounding.magnitude(weight)
+        magnitude = functional.linear(step.magnitude(), sizes, None if bias is None else bias.abs())
+        constant = constant + paid(step, _error(magnitude, weight.shape[1], weight.shape[0], step))
     return Backward((step.coefficients @ weight,), constant, owned=True)
 
 
@@ -75,10 +76,11 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
     weight, bias = weights["weight"], weights.get("bias")
     constant = _bias_part(step, bias, 2)
     if step.rounding.outward:
-        magnitude = operation.convolve(step.magnitude(), weight.abs(), None if bias is None else bias.abs())
+        sizes = step.rounding.magnitude(weight)
+        magnitude = operation.convolve(step.magnitude(), sizes, None if bias is None else bias.abs())
         # An input enters every output channel of its group, at every place of the kernel.
         uses = weight[:, 0].numel() // operation.groups
-        constant = constant + paid(step, _error(magnitude, weight[0].numel(), uses, step.rounding))
+        constant = constant + paid(step, _error(magnitude, weight[0].numel(), uses, step))
     size = step.inputs[0].centre.shape[2:]
     out = step.coefficients.shape[3:]
     # What the strides left over at the far side.
@@ -97,7 +99,10 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
 
 
 def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:
-    """A b, (B, S); over the places of an image or a sequence in float64, since these sums are long."""
+    """A b, (B, S); over the places of an image or a sequence in float64, since these sums are long.
+
+    ``_error`` pays for the rounding of these sums.
+    """
     if bias is None:
         return step.coefficients.new_zeros(step.coefficients.shape[:2])
     if step.coefficients.dim() == 3:
@@ -106,10 +111,14 @@ def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:
     return by_channel @ bias.double()
 
 
-def _error(magnitude: Tensor, terms: int, uses: int, rounding: Rounding) -> Tensor:
-    """What running the layer (sums of ``terms``) and going back through it (sums of ``uses``) can lose by rounding."""
-    share = 1.25 * (rounding.gamma(terms + 8) + rounding.gamma(uses + 8))
-    return magnitude.mul_(share).add_(2 * rounding.underflow)
+def _error(magnitude: Tensor, terms: int, uses: int, step: Step) -> Tensor:
+    """What running the layer (sums of ``terms``) and going back through it (sums of ``uses``) can lose by rounding.
+
+    The bias is summed over all outputs in float64, which matters where the program runs in float64 itself.
+    """
+    share = 1.25 * (step.rounding.gamma(terms + 8) + step.rounding.gamma(uses + 8))
+    share += (step.coefficients[0, 0].numel() + 8) * 2.0**-52
+    return magnitude.mul_(share).add_(2 * step.rounding.underflow)
 
 
 register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward, reuses=True)

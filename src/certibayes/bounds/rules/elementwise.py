@@ -2,7 +2,8 @@
 
 Each of these is y = a x + d with constants a and d. Computed in floats, in whatever order, it errs by a few units of
 |a| (|x| + |m|) + |d|, where m is what is subtracted before scaling. The widening g(16) of ``bounds.rounding`` allows
-more than thirty units, several times what the longest of these formulas can lose.
+more than thirty units, several times what the longest of these formulas can lose. What is scaled may have lost
+something by underflow, the factor a as well, and so may the result: an allowance is made for each of the three.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.cut import carrying
 from certibayes.bounds.registry import register
-from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.rounding import LARGEST_BOUND, SMALLEST_VARIANCE, Rounding
 from certibayes.bounds.rules.transposed import transposed
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 TERMS = 16
 
@@ -31,41 +32,56 @@ def _per_channel(tensor: Tensor, like: Tensor) -> Tensor:
 def batch_norm_interval(operation: ops.BatchNorm, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound (x - m) / sqrt(v + eps) * a + b with fixed m and v."""
     box = boxes[0]
-    scale = torch.rsqrt(weights["running_var"] + operation.eps)
-    if "weight" in weights:
-        scale = scale * weights["weight"]
-    scale = _per_channel(rounding.magnitude(scale), box.centre)
-    spread = box.radius
-    if rounding.outward:
-        mean = _per_channel(weights["running_mean"].abs(), box.centre)
-        spread = rounding.spread(box, TERMS) + mean * rounding.widening(TERMS)
-    radius = scale * spread
-    if rounding.outward:
-        if "bias" in weights:
-            radius = radius + _per_channel(weights["bias"].abs(), box.centre) * rounding.widening(TERMS)
-        radius = radius + rounding.underflow
-    return Box(operation.evaluate(weights, box.centre), radius)
+    centre, inverse = operation.evaluate(weights, box.centre), torch.rsqrt(weights["running_var"] + operation.eps)
+    if not rounding.outward:
+        scale = inverse * weights["weight"] if "weight" in weights else inverse
+        return Box(centre, _per_channel(rounding.magnitude(scale), box.centre) * box.radius)
+    # A program may scale by inverse and weight one after the other, or by their product, which may underflow.
+    scale = inverse * rounding.magnitude(weights["weight"]) if "weight" in weights else inverse
+    scale, mean = rounding.magnitude(scale), _per_channel(weights["running_mean"].abs(), box.centre)
+    spread = rounding.spread(box, TERMS) + mean * rounding.widening(TERMS) + rounding.underflow
+    radius = _per_channel(scale, box.centre) * spread + rounding.underflow
+    if "bias" in weights:
+        radius = radius + _per_channel(weights["bias"].abs(), box.centre) * rounding.widening(TERMS)
+    # Nothing is known where the inverse or a value before the weight may overflow.
+    variance = weights["running_var"]
+    known = (variance >= 0) & (variance + operation.eps >= SMALLEST_VARIANCE)
+    before = (box.centre.abs() + box.radius + mean) * _per_channel(inverse, box.centre)
+    known = _per_channel(known, box.centre) & (before <= LARGEST_BOUND)
+    return Box(centre, torch.where(known, radius, torch.inf))
 
 
 def normalize_interval(operation: ops.Normalize, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound (x - mean) / std."""
-    box = boxes[0]
-    spread = rounding.spread(box, TERMS)
-    if rounding.outward:
-        mean = _per_channel(weights["mean"].abs(), box.centre)
-        spread = spread + mean * rounding.widening(TERMS) + rounding.underflow
-    radius = spread / _per_channel(weights["std"].abs(), box.centre)
-    return Box(operation.evaluate(weights, box.centre), radius)
+    box, std = boxes[0], _per_channel(weights["std"], boxes[0].centre)
+    centre, spread = operation.evaluate(weights, box.centre), rounding.spread(box, TERMS)
+    if not rounding.outward:
+        return Box(centre, spread / std.abs())
+    mean = _per_channel(weights["mean"].abs(), box.centre)
+    spread = spread + mean * rounding.widening(TERMS) + rounding.underflow
+    return Box(centre, _divided(spread / std.abs(), std, rounding))
 
 
 def scale_interval(
     operation: ops.Multiply | ops.Divide, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
 ) -> Box:
     """Bound x times, or divided by, a constant."""
-    radius = operation.evaluate(weights, rounding.spread(boxes[0], TERMS)).abs()
-    if rounding.outward:
-        radius = radius + rounding.underflow
-    return Box(operation.evaluate(weights, boxes[0].centre), radius)
+    centre, spread = operation.evaluate(weights, boxes[0].centre), rounding.spread(boxes[0], TERMS)
+    if not rounding.outward:
+        return Box(centre, operation.evaluate(weights, spread).abs())
+    spread = spread + rounding.underflow
+    # A factor that is subnormal, or an inverse on a GPU, may have lost all its digits.
+    radius = operation.evaluate(weights, spread).abs() + spread * rounding.weight_underflow
+    if isinstance(operation, ops.Divide):
+        divisor = weights["divisor"] if operation.constant is None else spread.new_tensor(operation.constant)
+        return Box(centre, _divided(radius, divisor, rounding))
+    return Box(centre, radius + rounding.underflow)
+
+
+def _divided(radius: Tensor, divisor: Tensor, rounding: Rounding) -> Tensor:
+    """Widen a quotient by its own underflow; nothing is known where a program may take the divisor for 0."""
+    known = divisor.abs() >= torch.finfo(divisor.dtype).smallest_normal
+    return torch.where(known, radius + rounding.underflow, torch.inf)
 
 
 def shift_interval(operation: ops.Shift, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:

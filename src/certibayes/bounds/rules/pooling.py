@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
 from certibayes.bounds.relaxation import COEFFICIENT_UNITS, Backward, Step, dot, dot_sizes, sum_error
 from certibayes.bounds.rounding import Rounding
@@ -16,6 +15,7 @@ from certibayes.bounds.rules.activation import monotone
 from certibayes.bounds.rules.transposed import transposed
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 
 def avg_pool_interval(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.cut import reshaped
 from certibayes.bounds.registry import register
 from certibayes.bounds.relaxation import Backward, Step
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 
 def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Reshape centre and radius alike, and a ball with them."""
     box = boxes[0]
     ball = box.ball and reshaped(box.ball, lambda tensor: operation.evaluate(weights, tensor))
-    return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius)).with_ball(ball)
+    return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius), ball)
 
 
 def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Backward:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from certibayes.bounds.box import Box
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.relaxation import Backward, Step, dot, dot_sizes, paid, sum_error
 from certibayes.networks.operations import Weights
+from certibayes.regions import Box
 
 
 def transposed(operation: Any, weights: Weights, step: Step) -> Backward:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from certibayes.attack import NORMS, region_of
 from certibayes.errors import InvalidInput
+from certibayes.regions import NORMS, InputRegion
 
 from ..strategies import law, seeds
 
@@ -48,7 +48,7 @@ def is_inside(region, z, eps, domain):
 @given(seed=seeds, norm=norms, domain=domains, eps=radii, dtype=dtypes)
 def test_a_projection_is_inside_ball_and_domain_and_stays_there(seed, norm, domain, eps, dtype):
     x, z = cases(seed, domain, dtype)
-    region = region_of(x, eps, norm, domain)
+    region = InputRegion.around(x, eps, norm, domain)
     found = region.project(z)
     assert found.dtype == dtype
     assert is_inside(region, found, eps, domain)
@@ -59,9 +59,9 @@ def test_a_projection_is_inside_ball_and_domain_and_stays_there(seed, norm, doma
 @given(seed=seeds, norm=norms, domain=domains, eps=radii)
 def test_points_inside_are_left_alone(seed, norm, domain, eps):
     x, _ = cases(seed, domain)
-    region = region_of(x, eps, norm, domain)
+    region = InputRegion.around(x, eps, norm, domain)
     assert torch.equal(region.project(x), x)
-    inside = region.start(generator(seed))
+    inside = region.sample(generator(seed))
     assert is_inside(region, inside, eps, domain)
     assert torch.equal(region.project(inside), inside)
 
@@ -100,7 +100,7 @@ def bisected(z, x, low, high, eps, norm):
 )
 def test_a_projection_is_the_nearest_point_found_by_bisection(seed, norm, domain, eps):
     x, z = cases(seed, domain, torch.float64)
-    found = region_of(x, eps, norm, domain).project(z).numpy()
+    found = InputRegion.around(x, eps, norm, domain).project(z).numpy()
     low, high = domain if domain is not None else (-np.inf, np.inf)
     for row in range(len(x)):
         expected = bisected(z[row].numpy(), x[row].numpy(), low, high, eps, norm)
@@ -111,7 +111,7 @@ def test_a_projection_is_the_nearest_point_found_by_bisection(seed, norm, domain
 def test_an_l2_projection_solves_the_quadratic_programme(domain):
     x, z = cases(3, domain, torch.float64, shape=(8, 4))
     eps = 0.4
-    found = region_of(x, eps, "l2", domain).project(z).numpy()
+    found = InputRegion.around(x, eps, "l2", domain).project(z).numpy()
     for row in range(len(x)):
         own, there = x[row].numpy(), z[row].numpy()
         solved = minimize(
@@ -136,10 +136,10 @@ def test_an_l2_projection_solves_the_quadratic_programme(domain):
 @given(seed=seeds, norm=norms, domain=domains)
 def test_no_other_point_of_the_region_is_nearer(seed, norm, domain):
     x, z = cases(seed, domain, torch.float64)
-    region = region_of(x, 0.5, norm, domain)
+    region = InputRegion.around(x, 0.5, norm, domain)
     distance = (region.project(z) - z).square().sum(-1)
     for other in range(20):
-        there = region.start(generator(seed + other))
+        there = region.sample(generator(seed + other))
         assert bool((distance <= (there - z).square().sum(-1) + 1e-9).all())
 
 
@@ -164,26 +164,26 @@ def best_within(gradient, z, size, norm, low, high):
 def test_a_step_is_the_steepest_that_ball_and_domain_allow(seed, norm, domain):
     x, _ = cases(seed, domain)
     gradient = torch.randn(x.shape, generator=generator(seed))
-    region = region_of(x, 1.0, norm, domain)
-    moved = torch.clamp(x + region.step(x, gradient, 0.3), *domain) - x
+    region = InputRegion.around(x, 1.0, norm, domain)
+    moved = torch.clamp(x + region.steepest_step(x, gradient, 0.3), *domain) - x
     gain = (gradient.double() * moved.double()).sum(-1)
     torch.testing.assert_close(gain, best_within(gradient, x, 0.3, norm, *domain), atol=1e-5, rtol=1e-5)
 
 
 def test_an_l2_step_follows_the_gradient_where_the_domain_lets_it():
     x = torch.tensor([[0.0, 0.5, 1.0]])
-    region = region_of(x, 2.0, "l2", (0.0, 1.0))
-    free = region.step(x, torch.tensor([[3.0, 4.0, 0.0]]), 0.5)
+    region = InputRegion.around(x, 2.0, "l2", (0.0, 1.0))
+    free = region.steepest_step(x, torch.tensor([[3.0, 4.0, 0.0]]), 0.5)
     torch.testing.assert_close(free, torch.tensor([[0.6, 0.8, 0.0]]))
-    blocked = region.step(x, torch.tensor([[-3.0, 4.0, 9.0]]), 0.5)
+    blocked = region.steepest_step(x, torch.tensor([[-3.0, 4.0, 9.0]]), 0.5)
     torch.testing.assert_close(blocked, torch.tensor([[0.0, 1.0, 0.0]]))
 
 
 @pytest.mark.parametrize("norm", NORMS)
 def test_gradients_of_any_size_give_a_full_step_and_none_gives_none(norm):
-    region = region_of(torch.zeros(3, 4), 0.5, norm)
+    region = InputRegion.around(torch.zeros(3, 4), 0.5, norm)
     gradient = torch.tensor([1e-38, 1.0, 0.0])[:, None] * torch.tensor([1.0, -2.0, 3.0, -4.0])
-    step = region.step(region.x, gradient, 1.0)
+    step = region.steepest_step(region.center, gradient, 1.0)
     sizes = region.distance(step)
     torch.testing.assert_close(sizes, torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
 
@@ -191,8 +191,8 @@ def test_gradients_of_any_size_give_a_full_step_and_none_gives_none(norm):
 @pytest.mark.parametrize("norm", NORMS)
 def test_starts_fill_the_ball(norm):
     """Not only near the middle, and on every side; l2 and l1 in six dimensions have most of their volume outside."""
-    region = region_of(torch.zeros(4000, 6), 2.0, norm)
-    starts = region.start(generator(0))
+    region = InputRegion.around(torch.zeros(4000, 6), 2.0, norm)
+    starts = region.sample(generator(0))
     share = region.distance(starts) / 2.0
     # The distance of a uniform point in n dimensions has the distribution function share^n.
     torch.testing.assert_close(share.mean(), torch.tensor(6 / 7, dtype=torch.float64), atol=0.01, rtol=0)
@@ -203,23 +203,23 @@ def test_starts_fill_the_ball(norm):
 def test_images_and_radii_of_their_own(norm):
     x, z = cases(0, (0.0, 1.0), shape=(6, 2, 3, 3))
     eps = torch.linspace(0.0, 1.0, 6)
-    region = region_of(x, eps, norm, (0.0, 1.0))
+    region = InputRegion.around(x, eps, norm, (0.0, 1.0))
     found = region.project(z)
     assert bool((region.distance(found) <= eps.double()).all())
     part = torch.tensor([4, 1])
-    assert torch.equal(region.pick(part).project(z[part]), found[part])
+    assert torch.equal(region.take(part).project(z[part]), found[part])
 
 
 def test_radii_of_pixels_are_for_l_infinity():
     x, z = cases(0, None)
     eps = torch.rand(x.shape, generator=generator(1))
-    found = region_of(x, eps, "linf").project(z)
+    found = InputRegion.around(x, eps, "linf").project(z)
     assert bool(((found.double() - x.double()).abs() <= eps.double()).all())
     for norm in ("l2", "l1"):
-        with pytest.raises(InvalidInput, match="one a point"):
-            region_of(x, eps, norm)
+        with pytest.raises(InvalidInput, match="one for each of the 12 points"):
+            InputRegion.around(x, eps, norm)
 
 
 def test_unknown_norms_are_refused():
     with pytest.raises(InvalidInput, match="linf, l2, l1"):
-        region_of(torch.zeros(1, 2), 0.1, "l0")
+        InputRegion.around(torch.zeros(1, 2), 0.1, "l0")

@@ -22,11 +22,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from certibayes.errors import InvalidInput
-
-NORMS = ("linf", "l2", "l1")
-"""Norms in which radii may be given."""
-
 ROUNDS = 6
 """Of the search for λ. It is exact when the set of coordinates at their walls no longer grows, mostly after fewer."""
 
@@ -38,12 +33,6 @@ VANISHING = 1e-300
 
 NARROW = 1e-100
 """Smallest scale; a larger ball than the true one is sound, and its square can be divided by."""
-
-
-def require_norm(norm: str) -> None:
-    """Raise unless the norm is known."""
-    if norm not in NORMS:
-        raise InvalidInput(f"norm must be one of {', '.join(NORMS)}, got {norm!r}.")
 
 
 @dataclass(frozen=True)

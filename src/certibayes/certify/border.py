@@ -1,0 +1,35 @@
+"""What every certificate asks of points, radii and domain before anything is bounded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from certibayes.bounds import LARGEST
+from certibayes.bounds.checks import inputs_of
+from certibayes.errors import InvalidInput
+from certibayes.prediction import Predictor
+from certibayes.regions import InputRegion
+
+
+def region_for(predictor: Predictor, x: Any, eps: Any, norm: str, domain: Any) -> InputRegion:
+    """Return the inputs that a certificate will be about, on the predictor's device.
+
+    Args:
+        predictor: whose inputs they are.
+        x: points (B, *shape): a tensor, an array or nested lists. They stay in the precision in which they are given.
+        eps: see ``InputRegion.around``.
+        norm: likewise.
+        domain: likewise.
+
+    Raises:
+        InvalidInput: they cannot be used.
+    """
+    given = inputs_of(x, "the points").to(predictor.device)
+    read = given.to(predictor.dtype)
+    predictor.graph.require_input(read)
+    # As the predictor reads them: a point may be the domain's end, rounded.
+    region = InputRegion.around(read, eps, norm, domain)
+    if read.numel() and float(read.abs().max() + region.radius.max()) > LARGEST:
+        raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
+    return replace(region, center=given)

@@ -1,0 +1,45 @@
+"""From what users hold to tensors, and from tensors to bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+
+
+def as_tensor(values: Any, what: str) -> Tensor:
+    """Return a tensor as it is, and numpy arrays, lists of numbers and lists of arrays as tensors.
+
+    Args:
+        values: what was given.
+        what: its name, for the error.
+
+    Raises:
+        InvalidInput: ``values`` are not numbers, or rows differ in length.
+    """
+    if isinstance(values, Tensor):
+        return values
+    try:
+        if isinstance(values, (list, tuple)):
+            if values and (isinstance(values[0], Tensor) or hasattr(values[0], "__array__")):
+                return torch.stack([as_tensor(value, what) for value in values])
+            return torch.tensor(values)
+        array = np.asarray(values)
+        # Torch takes neither negative strides nor foreign byte orders, and must not write where numpy may not.
+        plain = array.flags.writeable and min(array.strides, default=0) >= 0
+        return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=not plain))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(
+            f"{what} cannot be read as a tensor: {error}. Pass a tensor, a numpy array, or a list of numbers."
+        ) from error
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """Return a tensor's values as bytes, in order, for checksums."""
+    # A stack of one number may have any stride, which ``contiguous`` leaves alone and ``view`` does not accept.
+    plain = tensor.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1)
+    return plain.view(torch.uint8).numpy().data

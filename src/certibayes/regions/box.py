@@ -1,0 +1,135 @@
+"""Boxes: axis-aligned sets of activations, as centre and radius, and those that enclose a region of inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from certibayes.regions.ball import Ball
+from certibayes.regions.domain import ends_like
+
+if TYPE_CHECKING:
+    from certibayes.regions.region import InputRegion
+
+
+class Box(NamedTuple):
+    """All points within ``radius`` of ``centre``, coordinate by coordinate; both of shape (B, ...).
+
+    A box of inputs may carry a ball of another norm: then it stands for the points that lie in both. Rules that know
+    nothing of balls see the box alone, which is sound, and make boxes without one.
+
+    Attributes:
+        centre: (B, ...).
+        radius: (B, ...).
+        ball: holds the points besides, or None.
+    """
+
+    centre: Tensor
+    radius: Tensor
+    ball: Ball | None = None
+
+    @property
+    def lower(self) -> Tensor:
+        """Lower corner."""
+        return self.centre - self.radius
+
+    @property
+    def upper(self) -> Tensor:
+        """Upper corner."""
+        return self.centre + self.radius
+
+    def take(self, index: Tensor) -> Box:
+        """Return the boxes of some points, with their balls."""
+        return Box(self.centre[index], self.radius[index], self.ball and self.ball.take(index))
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """Return both corners in float64, rounded outwards by one unit, so that nothing is lost on the way out."""
+        centre, radius = self.centre.double(), self.radius.double()
+        infinity = torch.tensor(torch.inf, dtype=torch.float64, device=centre.device)
+        return torch.nextafter(centre - radius, -infinity), torch.nextafter(centre + radius, infinity)
+
+
+def corners(region: InputRegion) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest value of each coordinate, (B, *shape), as plain floats; differentiable.
+
+    No norm is smaller than l-infinity, so this holds for all of them.
+    """
+    x, radius = region.center, region.radius.to(region.center.dtype)
+    lower, upper = x - radius, x + radius
+    if region.domain is not None:
+        low, high = ends_like(region.domain, x)
+        lower, upper = lower.clamp(min=low), upper.clamp(max=high)
+    return lower, upper
+
+
+def ideal_enclosure(region: InputRegion) -> Box:
+    """Return the box around a region in exact arithmetic; differentiable. For l2 and l1 it carries the ball."""
+    lower, upper = corners(region)
+    box = Box((lower + upper) / 2, (upper - lower) / 2)
+    if region.norm == "linf":
+        return box
+    x = region.center
+    radius = _by_point(region).to(x.dtype).double()
+    return box._replace(ball=_input_ball(x, radius, region.norm, torch.zeros_like(x[:1], dtype=torch.float64)))
+
+
+def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> Box:
+    """Return a box that holds every float input of a region, also as float arithmetic judges it.
+
+    ``x - eps`` rounds, and so does ``x`` itself where it is given in a finer precision than the network's; an attacker
+    who computes the ball in floats may stand a little outside the exact one. The corners are the outermost of both
+    readings, moved one float further out; where eps is 0 and x is exact, the box is ``x``.
+
+    For the norms l2 and l1 the box carries the ball. Both hold every input x' of the domain, of any precision and as
+    it is rounded to the network's, for which ||x' - x||_p <= eps holds as float64 arithmetic evaluates it, with the sum
+    in any order; x may also be what it is rounded to.
+
+    Args:
+        region: around points in the network's precision or a finer one.
+        dtype: the network's precision; that of the points by default.
+    """
+    x = region.center
+    dtype = x.dtype if dtype is None else dtype
+    infinity = torch.tensor(torch.inf, dtype=dtype, device=x.device)
+    exact = region.radius.to(x.device, torch.float64)
+    if region.norm != "linf":
+        exact = _by_point(region).view(-1, *[1] * (x.dim() - 1))
+        # One rounding for each of the n differences, powers and sums, and for the root; squares may also underflow.
+        exact = torch.where(exact > 0, exact * (1 + (x[:1].numel() + 8) * 2.0**-52) + 1e-150, exact)
+    rounded = exact.to(dtype)
+    rounded = torch.where(rounded.double() < exact, torch.nextafter(rounded, infinity), rounded)
+    near = x.to(dtype)
+    lower = torch.minimum(near - rounded, (x.double() - exact).to(dtype))
+    upper = torch.maximum(near + rounded, (x.double() + exact).to(dtype))
+    moved = (rounded > 0) | (near.double() != x.double())
+    lower = torch.where(moved, torch.nextafter(lower, -infinity), lower)
+    upper = torch.where(moved, torch.nextafter(upper, infinity), upper)
+    if region.domain is not None:
+        # Ends are rounded to the network's precision as inputs are, which keeps their order. x itself lies in the
+        # domain, so clamping never empties the box.
+        low, high = ends_like(region.domain, lower)
+        lower, upper = lower.clamp(min=low), upper.clamp(max=high)
+    centre = (lower + upper) / 2
+    # Rounding of the centre and of this line: the radius must reach both corners.
+    radius = torch.maximum(upper - centre, centre - lower)
+    box = Box(centre, torch.where(radius > 0, torch.nextafter(radius, infinity), radius))
+    if region.norm == "linf":
+        return box
+    # From x to what it is rounded to, and from an input there to what that is rounded to: a unit each.
+    info = torch.finfo(dtype)
+    largest = torch.maximum(centre.abs().double() + box.radius.double(), x.double().abs())
+    slack = torch.where(moved, largest * (2 * info.eps) + info.smallest_normal, 0.0)
+    return box._replace(ball=_input_ball(x, exact.flatten(), region.norm, slack))
+
+
+def _input_ball(x: Tensor, radius: Tensor, norm: str, slack: Tensor) -> Ball:
+    centre = x.double()
+    return Ball(centre, radius, norm, torch.ones_like(centre[:1]), slack)
+
+
+def _by_point(region: InputRegion) -> Tensor:
+    """Return one radius per point, (B,), in float64."""
+    x = region.center
+    return region.radius.to(x.device, torch.float64).expand(len(x), *[1] * (x.dim() - 1)).flatten()

@@ -1,0 +1,117 @@
+"""Domains: the values that inputs can take at all, the same for all of them or different from feature to feature."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.regions.radius import fits
+
+Domain = tuple[float, float] | tuple[Tensor, Tensor] | None
+"""Smallest and largest value of an input, such as (0, 1) for images; None for no limit.
+
+The ends are numbers, or tensors of shape (1, *shape) or (B, *shape) where they differ from feature to feature.
+"""
+
+FORM = (
+    "a domain is a pair (smallest, largest) whose ends are numbers, or tensors with one value per feature, of shape "
+    "(1, *shape) or, where points differ, (B, *shape)"
+)
+
+
+def as_domain(domain: Any) -> Domain:
+    """Return a domain as a pair of floats, or of float64 tensors on the CPU, so that it can be written as JSON.
+
+    Args:
+        domain: None or a pair; also as a list, an array or a tensor, such as ``torch.tensor([0.0, 1.0])``. Where one
+            end is a tensor, the other may be a number. A feature whose ends are equal cannot change.
+
+    Raises:
+        InvalidInput: it is no pair, or its ends are not in order.
+    """
+    if domain is None:
+        return None
+    try:
+        low, high = (_end(end) for end in domain)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{FORM}; got {domain!r}.") from error
+    if not isinstance(low, Tensor) and not isinstance(high, Tensor):
+        if not low < high:
+            raise InvalidInput(f"a domain is (smallest, largest), got {(low, high)}.")
+        return low, high
+    low, high = _filled(low, high), _filled(high, low)
+    if low.dim() == 0 or low.shape[1:] != high.shape[1:] or len({len(low), len(high)} - {1}) > 1:
+        raise InvalidInput(f"{FORM}; got ends of shapes {tuple(low.shape)} and {tuple(high.shape)}.")
+    if not bool((low <= high).all()):
+        raise InvalidInput("a domain is (smallest, largest), and for some features the first exceeds the second.")
+    return low, high
+
+
+def require_domain(x: Tensor, domain: Domain) -> None:
+    """Raise unless the domain has a shape that fits ``x`` (B, *shape), and every input lies in it."""
+    domain = as_domain(domain)
+    if domain is None:
+        return
+    for end in domain:
+        if isinstance(end, Tensor) and not fits(end, x):
+            raise InvalidInput(f"{FORM}; got an end of shape {tuple(end.shape)} for points of {tuple(x.shape)}.")
+    # Compared in the inputs' own precision: float32(0.6) is a little more than 0.6 and still the domain's end.
+    low, high = (torch.as_tensor(end, dtype=x.dtype, device=x.device) for end in domain)
+    outside = (x < low) | (x > high)
+    if not bool(outside.any()):
+        return
+    if isinstance(domain[0], Tensor):
+        found = f"{int(outside.sum())} input values lie outside the domain of their feature."
+    else:
+        found = f"inputs run from {float(x.min()):.4g} to {float(x.max()):.4g}, outside the domain {domain}."
+    raise InvalidInput(
+        f"{found} Scale them, state the right domain, or pass domain=None. Normalisation belongs inside the network "
+        "(certibayes.networks.Normalize), so that radii are in the units of the raw inputs."
+    )
+
+
+def ends_like(domain: Domain, like: Tensor) -> tuple[Any, Any]:
+    """Return both ends in the precision and on the device of a tensor (B, *shape); numbers stay numbers."""
+    low, high = (-torch.inf, torch.inf) if domain is None else domain
+    if isinstance(low, Tensor) and isinstance(high, Tensor):
+        return low.to(like), high.to(like)
+    return low, high
+
+
+def take_domain(domain: Domain, index: Tensor | slice) -> Domain:
+    """Return the domain of some points; ends that are the same for all of them stay as they are."""
+    if domain is None or not isinstance(domain[0], Tensor) or not isinstance(domain[1], Tensor):
+        return domain
+    low, high = (end if len(end) == 1 else end[_beside(index, end)] for end in domain)
+    return low, high
+
+
+def domain_to_json(domain: Domain) -> Any:
+    """Return a domain as plain lists and numbers."""
+    return None if domain is None else [end.tolist() if isinstance(end, Tensor) else end for end in domain]
+
+
+def _end(end: Any) -> float | Tensor:
+    if isinstance(end, Real):
+        return float(end)
+    # A copy: arrays that may not be written to would raise a warning otherwise.
+    values = (
+        end.detach().to("cpu", torch.float64) if isinstance(end, Tensor) else torch.tensor(end, dtype=torch.float64)
+    )
+    return values if values.dim() else float(values)
+
+
+def _filled(end: float | Tensor, other: float | Tensor) -> Tensor:
+    """Return an end as a tensor; a number is that of every feature."""
+    if isinstance(end, Tensor):
+        return end
+    assert isinstance(other, Tensor)
+    return torch.full_like(other, end)
+
+
+def _beside(index: Tensor | slice, end: Tensor) -> Tensor | slice:
+    return index.to(end.device) if isinstance(index, Tensor) else index

@@ -1,0 +1,77 @@
+"""What a user may give as a domain."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from certibayes.errors import InvalidInput
+from certibayes.regions import as_domain, domain_to_json, require_domain, take_domain
+
+X = torch.tensor([[0.5, 10.0], [0.25, 20.0]])
+LOW, HIGH = torch.tensor([[0.0, 5.0]]), torch.tensor([[1.0, 20.0]])
+PAIRS = [
+    (0, 1),
+    [0.0, 1.0],
+    torch.tensor([0.0, 1.0]),
+    np.array([0.0, 1.0], dtype=np.float32),
+    (np.float32(0), torch.tensor(1)),
+]
+
+
+@pytest.mark.parametrize("domain", PAIRS, ids=lambda domain: type(domain).__name__)
+def test_every_kind_of_pair_becomes_two_floats(domain):
+    found = as_domain(domain)
+    assert found == (0.0, 1.0) and all(type(end) is float for end in found)
+    assert json.dumps(domain_to_json(found)) == "[0.0, 1.0]"
+
+
+def test_ends_of_features_become_tensors_and_can_be_written():
+    for domain in ((LOW, HIGH), (LOW.tolist(), HIGH.numpy()), torch.stack([LOW, HIGH])):
+        low, high = as_domain(domain)
+        assert low.dtype == high.dtype == torch.float64
+        assert json.dumps(domain_to_json((low, high))) == "[[[0.0, 5.0]], [[1.0, 20.0]]]"
+    require_domain(X, (low, high))
+
+
+def test_one_end_may_be_a_number():
+    low, high = as_domain((0.0, HIGH))
+    assert low.tolist() == [[0.0, 0.0]] and high.tolist() == HIGH.tolist()
+    low, high = as_domain((LOW, torch.inf))
+    assert high.tolist() == [[torch.inf, torch.inf]]
+
+
+@pytest.mark.parametrize(
+    "domain", [(1.0, 0.0), (0.0, 0.0), (0.0, float("nan")), (HIGH, LOW), (0.0, 0.5, 1.0), 1.0, "ab", [0.0]]
+)
+def test_what_is_no_domain_is_refused(domain):
+    with pytest.raises(InvalidInput, match="a domain is"):
+        as_domain(domain)
+
+
+@pytest.mark.parametrize("shape", [(2,), (3, 2), (1, 3), (1, 1), (2, 2, 1)])
+def test_shapes_that_do_not_fit_are_refused_with_those_that_do(shape):
+    with pytest.raises(InvalidInput, match=r"\(1, \*shape\).*\(B, \*shape\)"):
+        require_domain(X, (torch.full(shape, -100.0), torch.full(shape, 100.0)))
+
+
+def test_points_outside_are_refused():
+    with pytest.raises(InvalidInput, match="1 input values lie outside"):
+        require_domain(X, (LOW, HIGH - torch.tensor([[0.0, 1.0]])))
+    with pytest.raises(InvalidInput, match=r"run from 0\.25 to 20, outside the domain \(0\.0, 1\.0\)"):
+        require_domain(X, (0.0, 1.0))
+
+
+def test_ends_are_compared_in_the_precision_of_the_points():
+    x = torch.full((1, 2), 0.1)
+    require_domain(x, (0.0, 0.1))
+    require_domain(x, (0.0, torch.full((1, 2), 0.1, dtype=torch.float64)))
+
+
+def test_taking_points_takes_their_domains():
+    low, high = as_domain((torch.stack([LOW[0], LOW[0] - 1]), HIGH))
+    some = take_domain((low, high), torch.tensor([1]))
+    assert some[0].tolist() == [[-1.0, 4.0]] and some[1].tolist() == HIGH.tolist()
+    assert take_domain((0.0, 1.0), torch.tensor([1])) == (0.0, 1.0)
+    assert take_domain(None, slice(1)) is None

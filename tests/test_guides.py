@@ -1,0 +1,27 @@
+"""The code of guides must run as it stands."""
+
+import re
+from pathlib import Path
+
+import torch
+
+GUIDES = Path(__file__).parent.parent / "docs" / "guides"
+
+
+def run(name: str) -> dict:
+    blocks = re.findall(r"^```python\n(.*?)^```", (GUIDES / name).read_text(), re.DOTALL | re.MULTILINE)
+    space: dict = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for block in blocks:
+            exec(block, space)
+    return space
+
+
+def test_a_binary_classifier_with_one_logit_gets_two_outputs_and_stays_the_same():
+    space = run("inputs.md")
+    x = space["people"]
+    expected = torch.sigmoid(space["one_logit"](x)).squeeze(-1)
+    torch.testing.assert_close(space["binary"].probabilities(x)[:, 1], expected)
+    assert len(space["result"]) == 2 and not bool(space["result"].certified.isnan().any())
+    assert tuple(space["region"].center.shape) == (2, 3)
