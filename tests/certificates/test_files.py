@@ -153,12 +153,12 @@ def _by_value(leading):
 
 @pytest.mark.parametrize("leading", [1, 8])
 def test_a_domain_may_differ_by_input_value(leading):
-    """Nothing proves with such domains yet; one that is the same for all values is written in both ways."""
+    """One that is the same for all features is written in both ways."""
     predictor, x = _predictor(), torch.rand(8, 3, generator=torch.Generator().manual_seed(1))
     plain = _certificate(eps=0.01)
     same = tuple(torch.full((leading, 3), end, dtype=torch.float64) for end in DOMAIN)
     wide = replace(plain, domain=same)
-    assert "each value in the range given for it (from 0.0 to 1.0)" in wide.statement
+    assert "values in the domain given for each feature (from 0.0 to 1.0)" in wide.statement
     again = cb.Certificate.from_json(json.loads(json.dumps(wide.to_json())))
     assert all(torch.equal(a, b) for a, b in zip(again.domain, same, strict=True))
     expected, found = (check_certificate(one, predictor, x) for one in (plain, wide))
@@ -168,13 +168,27 @@ def test_a_domain_may_differ_by_input_value(leading):
     assert "outside the domain" in check_certificate(outside, predictor, x).problems[0]
 
 
+@pytest.mark.parametrize("domain", [(0.0, torch.inf), (-torch.inf, 1.0), "features", "points"])
+def test_a_domain_may_have_no_end(domain):
+    if isinstance(domain, str):
+        low = torch.tensor([[0.0, -torch.inf, 0.0]], dtype=torch.float64)
+        domain = low, torch.full((1 if domain == "features" else 8, 3), torch.inf, dtype=torch.float64)
+    predictor, x = _predictor(), torch.rand(8, 3, generator=torch.Generator().manual_seed(1))
+    certificate = cb.certify(predictor, x, eps=0.01, domain=domain)
+    record = json.loads(json.dumps(certificate.to_json(), allow_nan=False))
+    again = cb.Certificate.from_json(record)
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(again.domain, domain, strict=True))
+    assert check_certificate(record, predictor, x).holds_strictly
+
+
 @pytest.mark.parametrize(
     "domain",
     [
         [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]],
         [[[0.0] * 3] * 2, [[1.0] * 3] * 2],
         [[[0.0] * 3], [[1.0] * 2]],
-        [[[0.0] * 3], [[0.0] * 3]],
+        [[[0.5] * 3], [[0.0] * 3]],
+        [1.0, 0.0],
         [[[0.0] * 3], 1.0],
         [[["0"] * 3], [["1"] * 3]],
     ],

@@ -7,6 +7,7 @@ import torch
 
 import certibayes as cb
 from certibayes.checker import check_certificate
+from certibayes.errors import CorruptFile
 
 from .cases import DOMAIN, points_for, provenance, record_of, restated, small_predictor
 
@@ -120,3 +121,22 @@ def test_honest_counterexamples_stand(norm, eps, dtype, given):
         assert int(result.attacked.sum()) > 0 and result.counterexamples.dtype == torch.promote_types(given, dtype)
         check = check_certificate(result, predictor, x)
         assert check.holds, (domain, check.counts(), check.contradictions)
+
+
+def test_strictly_every_marked_point_is_confirmed_and_all_bounds(case):
+    """The bounds of the rule best are intervals, which are confirmed; some of its proofs are not."""
+    predictor, x, record = case
+    result = check_certificate(record, predictor, x)
+    assert result.holds and result.bounds_confirmed.all() and not result.holds_strictly
+    assert result.counts()["not_confirmed"] > 0
+    open_marks = (result.claimed & ~result.confirmed).tolist()
+    fewer = [mark and not is_open for mark, is_open in zip(record["certified"], open_marks, strict=True)]
+    assert check_certificate(restated(record, certified=fewer), predictor, x).holds_strictly
+
+
+@pytest.mark.parametrize("version", ["0.0.1", "9.9.9", "0.1", "latest", ""])
+def test_a_version_that_is_not_known(case, version):
+    predictor, x, record = case
+    said = {**record, "statement": record["statement"].replace("certibayes 0.1.0", f"certibayes {version}")}
+    with pytest.raises(CorruptFile, match="version"):
+        check_certificate({**said, "provenance": provenance(record, version=version)}, predictor, x)

@@ -14,7 +14,6 @@ from certibayes.certificates.names import NORMS, ROUNDINGS
 from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
 from certibayes.certificates.words import (
-    Domain,
     ball_in_words,
     origin_in_words,
     proof_in_words,
@@ -22,10 +21,11 @@ from certibayes.certificates.words import (
     samples_in_words,
 )
 from certibayes.errors import CorruptFile
+from certibayes.regions import Domain
 
 SETTINGS = ("bounds", "method", "intermediates")
-PLAIN = ("eps", "norm", "domain", "rounding", "labels", "predicted", "certified", "lower", "upper", "attacked")
-KEYS = ("kind", "statement", *PLAIN, "counterexamples", "reasons", "provenance")
+PLAIN = ("eps", "norm", "rounding", "labels", "predicted", "certified", "lower", "upper", "attacked")
+KEYS = ("kind", "statement", *PLAIN, "counterexamples", "reasons", "domain", "provenance")
 """The keys of a stored certificate, no more and no fewer."""
 
 
@@ -132,6 +132,7 @@ class Certificate(Proved):
             **{name: reading.plain(getattr(self, name)) for name in PLAIN},
             "counterexamples": self._counterexamples,
             "reasons": reading.plain(self.reasons),
+            "domain": reading.plain_domain(self.domain),
             "provenance": self.provenance.to_json(),
         }
 

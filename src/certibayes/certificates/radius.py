@@ -12,12 +12,13 @@ from certibayes.certificates import reading
 from certibayes.certificates.names import NORMS, ROUNDINGS
 from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
-from certibayes.certificates.words import Domain, domain_in_words, origin_in_words, proof_in_words, samples_in_words
+from certibayes.certificates.words import domain_in_words, origin_in_words, proof_in_words, samples_in_words
 from certibayes.errors import CorruptFile
+from certibayes.regions import Domain
 
 SETTINGS = ("bounds", "method", "intermediates")
-PLAIN = ("radius", "certified", "correct", "labels", "largest", "tolerance", "norm", "domain", "rounding")
-KEYS = ("kind", "statement", *PLAIN, "unproved", "provenance")
+PLAIN = ("radius", "certified", "correct", "labels", "largest", "tolerance", "norm", "rounding")
+KEYS = ("kind", "statement", *PLAIN, "unproved", "domain", "provenance")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Radius(Proved):
             "statement": self.statement,
             **{name: reading.plain(getattr(self, name)) for name in PLAIN},
             "unproved": [None if value == torch.inf else value for value in self.unproved.tolist()],
+            "domain": reading.plain_domain(self.domain),
             "provenance": self.provenance.to_json(),
         }
 

@@ -110,20 +110,28 @@ def radii(value: Any, points: int) -> float | Tensor:
 
 
 def domain(value: Any, points: int) -> tuple[float, float] | tuple[Tensor, Tensor] | None:
-    """Return the ends of a domain: two numbers, or two nested lists for (1, ...) or (B, ...) input values."""
+    """Return the ends of a domain: numbers, or nested lists for features (1, ...) or (B, ...); null is no limit."""
     if value is None:
         return None
     if not (isinstance(value, list) and len(value) == 2):
         raise CorruptFile(f"a domain is null or a pair of its ends, got {value!r}.")
-    if not any(isinstance(end, list) for end in value):
-        low, high = (number(end, "an end of the domain") for end in value)
-        if not low < high:
-            raise CorruptFile(f"the domain's ends are not in order: {value}.")
+    low, high = (_end(end, limit) for end, limit in zip(value, (-math.inf, math.inf), strict=True))
+    if isinstance(low, float) and isinstance(high, float) and low < high:
         return low, high
-    lower, upper = (numbers(end, "an end of the domain") for end in value)
-    if lower.dim() < 2 or not _fits(lower, points) or lower.shape != upper.shape or not bool((lower < upper).all()):
-        raise CorruptFile("the domain's ends do not fit each other or the points, or are not in order.")
-    return lower, upper
+    if isinstance(low, Tensor) and isinstance(high, Tensor):
+        fits = all(end.dim() > 1 and len(end) in (1, points) for end in (low, high)) and low.shape[1:] == high.shape[1:]
+        if fits and bool((low <= high).all()):
+            return low, high
+    raise CorruptFile("the domain's ends do not fit each other or the points, or are not in order.")
+
+
+def plain_domain(value: tuple[float, float] | tuple[Tensor, Tensor] | None) -> Any:
+    """Return a domain as JSON can hold it; where there is no limit, null."""
+    return (
+        None
+        if value is None
+        else [_mapped(plain(end), lambda leaf: None if math.isinf(leaf) else leaf) for end in value]
+    )
 
 
 def by_point(value: Any, points: int, what: str) -> dict[int, Any]:
@@ -145,6 +153,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): plain(part) for key, part in value.items()}
     return value
+
+
+def _end(value: Any, limit: float) -> float | Tensor:
+    """Return an end of a domain, with ``limit`` where there is none."""
+    if value is None:
+        return limit
+    if not isinstance(value, list):
+        return number(value, "an end of the domain")
+    known = numbers(_mapped(value, lambda leaf: 0.0 if leaf is None else leaf), "an end of the domain")
+    missing = torch.tensor(_mapped(value, lambda leaf: leaf is None))
+    return torch.where(missing, limit, known)
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Change every value of nested lists."""
+    return [_mapped(part, change) for part in value] if isinstance(value, list) else change(value)
 
 
 def _fits(values: Tensor, points: int) -> bool:

@@ -14,7 +14,6 @@ from certibayes.certificates.names import NORMS, ROUNDINGS
 from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
 from certibayes.certificates.words import (
-    Domain,
     ball_in_words,
     distance_in_words,
     origin_in_words,
@@ -23,11 +22,12 @@ from certibayes.certificates.words import (
     samples_in_words,
 )
 from certibayes.errors import CorruptFile
+from certibayes.regions import Domain
 
 SETTINGS = ("bounds", "intermediates")
 ENDS = ("predicted", "reference", "lower", "upper", "network_lower", "network_upper")
-PLAIN = ("tolerance", "eps", "norm", "domain", "rounding", "targets_given")
-KEYS = ("kind", "statement", *ENDS, *PLAIN, "deviation", "certified", "reasons", "provenance")
+PLAIN = ("tolerance", "eps", "norm", "rounding", "targets_given")
+KEYS = ("kind", "statement", *ENDS, *PLAIN, "deviation", "certified", "reasons", "domain", "provenance")
 UNKNOWN = {"lower": -torch.inf, "network_lower": -torch.inf, "upper": torch.inf, "network_upper": torch.inf}
 """What stands in a record for bounds on a point about which nothing could be concluded."""
 
@@ -127,6 +127,7 @@ class RegressionCertificate(Proved):
             "statement": self.statement,
             **{name: self._rows(getattr(self, name)) for name in (*ENDS, "deviation")},
             **{name: reading.plain(getattr(self, name)) for name in (*PLAIN, "certified", "reasons")},
+            "domain": reading.plain_domain(self.domain),
             "provenance": self.provenance.to_json(),
         }
 

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from certibayes.certificates.names import NORMS
 from certibayes.certificates.provenance import Provenance
-
-Domain = tuple[float, float] | tuple[Tensor, Tensor] | None
-"""The values an input can take: for all of them, for each of them (1, ...) or (B, ...), or no limit."""
+from certibayes.regions import Domain
 
 
 def number_in_words(value: float) -> str:
@@ -29,7 +27,7 @@ def domain_in_words(domain: Domain) -> str:
         return ""
     low, high = domain
     if isinstance(low, Tensor) and isinstance(high, Tensor):
-        return f" with each value in the range given for it ({_span(low, high)})"
+        return f" with values in the domain given for each feature ({_span(low, high)})"
     return f" with values in [{number_in_words(float(low))}, {number_in_words(float(high))}]"
 
 

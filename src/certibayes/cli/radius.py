@@ -78,8 +78,8 @@ def radius_command(
                     "n": len(result), "accuracy": accuracy, "mean_radius": result.mean, "median_radius": result.median,
                     "certified": {f"{eps:g}": share for eps, share in shares.items()}, "largest": largest,
                     "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "method": result.method,
-                    "rounding": rounding, "intermediates": result.intermediates, "samples": result.samples, "dataset": case.dataset,
-                    "digest": result.digest, "statement": result.statement,
+                    "rounding": rounding, "intermediates": result.intermediates, "samples": result.samples,
+                    "dataset": case.dataset, "digest": result.digest, "statement": result.statement,
                 }
             )  # fmt: skip
             return

@@ -5,7 +5,6 @@ from certibayes.regions.box import Box
 from certibayes.regions.domain import (
     Domain,
     as_domain,
-    domain_in_words,
     domain_to_json,
     ends_like,
     require_domain,
@@ -23,7 +22,6 @@ __all__ = [
     "InputRegion",
     "as_domain",
     "as_radius",
-    "domain_in_words",
     "domain_to_json",
     "ends_like",
     "ideal_box",

@@ -95,16 +95,6 @@ def domain_to_json(domain: Domain) -> Any:
     return None if domain is None else [end.tolist() if isinstance(end, Tensor) else end for end in domain]
 
 
-def domain_in_words(domain: Domain) -> str:
-    """Say which inputs there are, to follow the word "input"."""
-    if domain is None:
-        return ""
-    low, high = domain
-    if isinstance(low, Tensor) or isinstance(high, Tensor):
-        return " with values in the domain given for each feature"
-    return f" with values in [{low:g}, {high:g}]"
-
-
 def _end(end: Any) -> float | Tensor:
     if isinstance(end, Real):
         return float(end)

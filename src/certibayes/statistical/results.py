@@ -106,7 +106,8 @@ class PredictiveBounds(_Result):
             "between lower and upper, and that of the point's label exceeds that of each rival by at least margins; so "
             "where certified, the posterior predictive classifies the whole ball as the label. "
             f"Each drawn network was bounded {trial.proof_in_words}. Confidence bounds by {trial.inequality}, "
-            f"corrected for all classes, both sides and all rivals{' and all points' if trial.joint else ''} (union bound). "
+            f"corrected for all classes, both sides and all rivals{' and all points' if trial.joint else ''} (union "
+            "bound). "
             "Nothing is said about any finite set of weight samples, other radii or other kinds of change. "
             f"{trial.origin_in_words}"
         )
@@ -197,7 +198,7 @@ class FreshPredictorBounds(_Result):
             "lower and upper; and the probability that it classifies any of them as another class than the point's "
             "label is at most failure. Where certified, that is no more than this confidence leaves. "
             f"Each drawn network was bounded {trial.proof_in_words}. Confidence bounds by {trial.inequality}, "
-            "fresh draws by Hoeffding's inequality, corrected for all classes, both sides and all rivals (union bound). "
-            "Nothing is said about weight samples that are already fixed; certify them instead. "
+            "fresh draws by Hoeffding's inequality, corrected for all classes, both sides and all rivals (union "
+            "bound). Nothing is said about weight samples that are already fixed; certify them instead. "
             f"{trial.origin_in_words}"
         )

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from certibayes.certificates import Provenance, reading
 from certibayes.certificates.result import Traced
-from certibayes.certificates.words import Domain, ball_in_words, proof_in_words
+from certibayes.certificates.words import ball_in_words, proof_in_words
+from certibayes.regions import Domain
 from certibayes.statistical.concentration import share_of_failure
 
 
@@ -74,4 +75,4 @@ class Trial(Traced):
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain lists, numbers and strings."""
         values = {name: reading.plain(value) for name, value in vars(self).items() if name != "provenance"}
-        return {**values, "provenance": self.provenance.to_json()}
+        return {**values, "domain": reading.plain_domain(self.domain), "provenance": self.provenance.to_json()}
