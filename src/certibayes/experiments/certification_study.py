@@ -198,7 +198,7 @@ class Row:
     figures: Figures
 
 
-def run_certification_study(
+def run_certification_study(  # noqa: PLR0913 - public
     out: Path,
     judging: RuleJudging,
     *,

@@ -33,7 +33,7 @@ SPEC = "spec.toml"
 START = "start"
 
 
-def train(
+def train(  # noqa: PLR0913 - public
     spec: TrainSpec,
     out: Path | None = None,
     *,

@@ -118,7 +118,7 @@ def _settings(method: str, dataset: str, quick: bool, seed: int) -> dict[str, An
     return {**preset_values("paper-cifar", method), "epochs": epochs, "validation": 1 / 12, "seed": seed}
 
 
-def run_uncertainty_study(
+def run_uncertainty_study(  # noqa: PLR0913 - public
     out: Path,
     judging: DoubtJudging,
     *,

@@ -31,7 +31,7 @@ HELD_OUT = 0.1
 """Fraction of the training data on which a temperature is chosen, unless another is given."""
 
 
-def fit(
+def fit(  # noqa: PLR0913 - public
     net: nn.Module | Network,
     train: Data,
     *,
