@@ -308,3 +308,11 @@ def test_pgd_climbs_from_given_starts_brought_into_the_ball():
     led = pgd(model, InputRegion.around(x, 1.3), y, torch.Generator(), settings, starts=[torch.full((1, 1), 5.0)])
     assert float(model(plain)[0, 0]) > 0 > float(model(led)[0, 0])
     assert float((led - x).abs()) <= 1.3
+
+
+@pytest.mark.parametrize("convert", [lambda t: t.numpy(), lambda t: t.tolist()], ids=["numpy", "lists"])
+def test_arrays_and_lists_are_as_good_as_tensors(convert):
+    predictor, x, y = predictor_of(), rand(5, 6), torch.tensor([0, 1, 2, 0, 1])
+    found = cb.attack(predictor, convert(x), convert(y), eps=0.1, steps=3)
+    expected = cb.attack(predictor, x, y, eps=0.1, steps=3)
+    assert torch.equal(found.inputs, expected.inputs) and torch.equal(found.success, expected.success)

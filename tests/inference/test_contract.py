@@ -4,7 +4,7 @@ from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import certibayes as cb
@@ -148,6 +148,30 @@ class TestFit:
         loaded = cb.load(tmp_path)
         assert_same_posterior(loaded, posterior)
         assert loaded.metadata == posterior.metadata
+
+
+class Scaled(nn.Module):
+    """The mean and spread of the data, and a temperature of the logits, as single numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(0.5))
+        self.register_buffer("std", torch.tensor(0.9))
+        self.layer, self.scale = nn.Linear(4, 3), nn.Parameter(torch.tensor(1.1))
+
+    def forward(self, x):
+        return self.layer((x - self.mean) / self.std) * self.scale
+
+
+@every_algorithm
+@every_likelihood
+def test_single_numbers_as_parameters_and_buffers(algorithm, likelihood, tmp_path):
+    posterior = fit(likelihood, Scaled(), algorithm=algorithm)
+    posterior.save(tmp_path)
+    for samples in (1, 2):
+        predictor = posterior.predictor(samples)
+        assert predictor.digest == cb.load(tmp_path).predictor(samples).digest
+        assert torch.isfinite(predictor(torch.rand(2, 4))).all()
 
 
 @every_algorithm

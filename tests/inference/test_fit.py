@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -283,3 +284,23 @@ class TestDivergence:
         with pytest.raises(Diverged):
             settings = {"algorithm": cb.MAP(lr=1e38, optimizer="sgd"), "epochs": 1, "batch_size": SIZE}
             fit(cb.RobustGaussian(0.1), train=(inputs(), 100 * inputs()[:, :3]), **settings)
+
+
+@pytest.mark.parametrize("convert", [lambda t: t.numpy(), lambda t: t.tolist()], ids=["numpy", "lists"])
+@pytest.mark.parametrize("validation", [None, 0.25, "own"])
+def test_arrays_and_lists_are_as_good_as_tensors(convert, validation):
+    x, y = inputs(), classes()
+    own = (convert(x), convert(y)), (x, y)
+    found, expected = (fit(train=pair, validation=pair if validation == "own" else validation) for pair in own)
+    assert_same_posterior(found, expected)
+    assert found.metadata == expected.metadata
+
+
+def test_a_loader_may_yield_arrays():
+    pairs = list(zip(inputs().numpy(), classes().numpy(), strict=True))
+
+    def collate(rows):
+        return np.stack([x for x, _ in rows]), np.stack([y for _, y in rows])
+
+    loader = DataLoader(pairs, BATCH_SIZE, collate_fn=collate)
+    assert_same_posterior(fit(train=loader), fit(train=DataLoader(pairs, BATCH_SIZE)))

@@ -3,12 +3,14 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
 from certibayes.networks import trace
 
-from .cases import LIKELIHOODS, target_for
+from ..strategies import Functional
+from .cases import LIKELIHOODS, fit, target_for
 
 
 def precisions(prior, net, example=None):
@@ -25,6 +27,15 @@ def test_the_fan_in_of_a_convolution_is_its_patch():
     net = nn.Sequential(nn.Conv2d(3, 8, 5), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2))
     found = precisions(cb.GaussianPrior(inflation=1.0), net, torch.rand(1, 3, 5, 5))
     assert found == pytest.approx({"0.weight": 75.0, "0.bias": 75.0, "3.weight": 8.0, "3.bias": 8.0})
+
+
+def test_a_bias_has_the_fan_in_of_its_layer_whose_matrix_is_a_constant():
+    net = Functional(lambda self, x: functional.linear(x, self.matrix, self.bias), bias=torch.zeros(3))
+    net.register_buffer("matrix", torch.rand(3, 4))
+    traced = trace(net, torch.rand(1, 4))
+    found = cb.GaussianPrior(inflation=1.0).precisions(traced.graph, {**traced.buffers, **traced.params})
+    assert {name: float(p) for name, p in found.items()} == {"bias": 4.0}
+    fit(net=net)
 
 
 def test_one_width_for_all():

@@ -120,3 +120,38 @@ class TestRefused:
     @pytest.mark.parametrize("settings", [{"batch_size": 0}, {"train": Mapped(0)}], ids=["batch size", "empty"])
     def test_data_sets_are_checked_like_tensors(self, settings):
         self.refuse(**{"train": Mapped(), **settings})
+
+    @pytest.mark.parametrize("kind", [cb.VOGN, cb.MAP, cb.HMC])
+    def test_an_algorithm_that_is_a_class(self, kind):
+        self.refuse(rf"the class {kind.__name__}; pass an instance: {kind.__name__}\(\)", algorithm=kind)
+
+    @pytest.mark.parametrize("algorithm", [None, "no such thing", torch.optim.Adam, 3])
+    def test_an_algorithm_that_is_none(self, algorithm):
+        self.refuse(r"algorithm must be a certibayes Algorithm such as VOGN\(\)", algorithm=algorithm)
+
+    @pytest.mark.parametrize(
+        ("name", "kind"), [("likelihood", cb.Categorical), ("prior", cb.GaussianPrior), ("schedule", cb.Schedule)]
+    )
+    def test_other_settings_that_are_classes(self, name, kind):
+        self.refuse(rf"{name} is the class.*{kind.__name__}\(\)", **{name: kind})
+
+    def test_a_network_without_parameters(self):
+        self.refuse("no parameters", net=nn.Sequential(nn.Tanh()), train=(inputs()[:, :3], classes()))
+
+    def test_a_network_without_weights(self):
+        self.refuse("without weights", net=fit().network)
+
+    @pytest.mark.parametrize("net", [nn.Linear, torch.relu, None], ids=["class", "function", "none"])
+    def test_networks_that_are_no_modules(self, net):
+        with pytest.raises(InvalidInput, match=r"nn\.Module"):
+            cb.fit(net, (inputs(), classes()), algorithm=cb.MAP(), progress=False)
+
+    def test_data_that_are_no_batch(self):
+        self.refuse(r"shape \(N, \.\.\.\)", train=(torch.tensor(1.0), torch.tensor(1)))
+
+    def test_rows_of_different_length(self):
+        self.refuse("training inputs cannot be read", train=([[1.0, 2.0], [3.0]], [0, 1]))
+
+    @pytest.mark.parametrize("validation", [(inputs(),), [inputs(), classes()], "some"], ids=["one", "list", "word"])
+    def test_validation_that_is_no_pair(self, validation):
+        self.refuse("pair", validation=validation)

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from hypothesis import given
 from torch import nn
 from torch.nn import functional
 
+import certibayes as cb
 from certibayes.networks import Graph, Normalize, trace
-from certibayes.networks.operations import Operation
+from certibayes.networks.operations import Operation, Reshape
 
 from ..strategies import ZOO, Functional, generator, graph_and_params, inputs, law, make, randomise_statistics, seeds
 
@@ -198,6 +200,91 @@ def test_a_second_input_that_is_never_used_is_allowed():
     _agree(Net(), VECTOR)
 
 
+class Flagged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x, flag=False, scale=2.0, *, pair=(1.0, 3.0)):
+        if flag:
+            return x
+        return self.layer(x) * scale - pair[1]
+
+
+class Starred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, *inputs, **settings):
+        return self.layer(inputs[0]) * settings.get("scale", 3.0)
+
+
+@pytest.mark.parametrize("kind", [Flagged, Starred])
+def test_other_arguments_of_forward_keep_their_defaults(kind):
+    graph = _agree(kind(), VECTOR)
+    assert [type(node.operation).__name__ for node in graph.nodes][:2] == ["Linear", "Multiply"]
+    assert cb.supports(kind())
+
+
+@pytest.mark.parametrize("name", ["dim", "size", "numel", "shape", "input", "getattr"])
+def test_a_layer_may_have_the_name_of_a_method(name):
+    graph = _agree(nn.Sequential(OrderedDict([("first", nn.Linear(6, 4)), (name, nn.Linear(4, 3))])), VECTOR)
+    assert [type(node.operation).__name__ for node in graph.nodes] == ["Linear", "Linear"]
+
+
+def test_squeeze_after_pooling_is_a_reshape():
+    """For a batch of one the module drops the batch, but computes the same numbers."""
+    net = Functional(lambda self, x: self.layer(self.pool(x).squeeze()), pool=nn.AvgPool2d(7), layer=nn.Linear(4, 3))
+    graph = _agree(net, IMAGE)
+    assert graph.nodes[1].operation == Reshape((4,))
+    one = torch.randn(1, *IMAGE, dtype=torch.float64)
+    with torch.no_grad():
+        found = graph.evaluate(dict(net.named_parameters()), one)
+        torch.testing.assert_close(found, net(one)[None])
+
+
+def _with_buffer(buffer):
+    net = Functional(lambda self, x: self.layer(x) * self.constant, layer=nn.Linear(6, 3))
+    net.register_buffer("constant", buffer)
+    return net
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [torch.tensor([True, False, True]), torch.tensor([1, -2, 3]), torch.tensor(0.1, dtype=torch.float64)],
+    ids=["mask", "whole numbers", "one double"],
+)
+def test_constants_become_floats_as_torch_reads_them(buffer):
+    """In the precision of what they meet, so that the graph rounds them as the module does."""
+    net = _with_buffer(buffer)
+    x = torch.randn(4, 6)
+    network = trace(net, x)
+    assert network.buffers["constant"].dtype == torch.float32
+    with torch.no_grad():
+        assert torch.equal(network.graph.evaluate({**network.params, **network.buffers}, x), net(x))
+    predictor = cb.Point(net).predictor()
+    assert bool(cb.certify(predictor, x, eps=0.0).certified.any())
+
+
+def test_frozen_parameters_are_named_and_can_be_made_constants():
+    net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    net[0].requires_grad_(False)
+    network = trace(net)
+    assert network.frozen == ("0.weight", "0.bias")
+    assert network.graph.parameters == ("0.weight", "0.bias", "2.weight", "2.bias")
+    held = network.with_constants()
+    assert held.graph.parameters == tuple(held.params) == ("2.weight", "2.bias")
+    assert held.graph.buffers == tuple(held.buffers) == ("0.weight", "0.bias")
+    assert held.with_constants() == held
+
+
+@pytest.mark.parametrize("kind", ["numpy", "list"])
+def test_an_example_need_not_be_a_tensor(kind):
+    x = torch.rand(2, 6)
+    assert trace(nn.Linear(6, 3), x.numpy() if kind == "numpy" else x.tolist()).graph.input_shape == VECTOR
+
+
 def test_shapes_are_those_of_one_example():
     network = trace(_flat(nn.Conv2d(4, 3, 3), nn.MaxPool2d(2)), torch.randn(9, *IMAGE))
     assert [node.shape for node in network.graph.nodes] == [(3, 5, 5), (3, 2, 2), (12,)]
@@ -278,8 +365,12 @@ def test_observers_see_every_node_and_may_change_it():
 def test_the_check_runs_without_the_rounding_of_low_precision_products():
     """A caller who lets products be rounded coarsely must not be told that the network mixes its batch."""
     seen = []
-    net = nn.Linear(3, 2)
-    net.register_forward_hook(lambda *_: seen.append(torch.get_float32_matmul_precision()))
+
+    def forward(self, x):
+        seen.append(torch.get_float32_matmul_precision())
+        return self.layer(x)
+
+    net = Functional(forward, layer=nn.Linear(3, 2))
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("medium")
     try:

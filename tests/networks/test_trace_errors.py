@@ -30,10 +30,22 @@ def _two_inputs():
     return Net()
 
 
-class Hooked(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Linear(6, 3))
-        self[0].register_forward_hook(lambda module, args, output: output * 2)
+def _changed(name, value):
+    net = _net(lambda self, x: self.norm(self.layer(x)), norm=nn.BatchNorm1d(3))
+    net.state_dict()[name].fill_(value)
+    return net
+
+
+def _without_statistics():
+    norm = nn.BatchNorm1d(3)
+    norm.running_mean = norm.running_var = None
+    return nn.Sequential(nn.Linear(6, 3), norm)
+
+
+def _with_a_stale_weight():
+    net = _net(lambda self, x: functional.linear(x, self.doubled))
+    net.doubled = net.layer.weight * 2
+    return net
 
 
 def _branches(self, x):
@@ -101,8 +113,33 @@ REFUSED = {
     ),
     "scaled sum": (lambda: _net(lambda self, x: torch.add(self.layer(x), 1, alpha=2)), VECTOR, "not supported"),
     "negative slope": (lambda: nn.Sequential(nn.Linear(6, 3), nn.LeakyReLU(-0.5)), VECTOR, "not monotone"),
-    "forward hook": (Hooked, VECTOR, "does not compute"),
-    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)), VECTOR, ""),
+    "NaN weights": (lambda: _changed("layer.weight", float("nan")), VECTOR, "'layer.weight' hold NaN"),
+    "infinite weights": (lambda: _changed("layer.bias", float("inf")), VECTOR, "'layer.bias' hold NaN or infinite"),
+    "negative variance": (lambda: _changed("norm.running_var", -1.0), VECTOR, "'norm.running_var'.* positive"),
+    "division by zero": (
+        lambda: _net(lambda self, x: self.layer(x) / self.divisor, divisor=torch.tensor([1.0, 0.0, 2.0])),
+        VECTOR,
+        "divides by 'divisor'",
+    ),
+    "batch norm whose statistics were taken away": (_without_statistics, VECTOR, "running statistics"),
+    "two precisions": (
+        lambda: _net(lambda self, x: self.layer(x) * torch.ones(3, dtype=torch.float64)),
+        VECTOR,
+        "one precision",
+    ),
+    "a batch of one that cannot be run": (
+        lambda: Functional(
+            lambda self, x: self.norm(self.pool(x).squeeze()), pool=nn.AvgPool2d(8), norm=nn.BatchNorm1d(3)
+        ),
+        IMAGE,
+        r"not on one.*flatten\(1\)",
+    ),
+    "no module": (lambda: torch.relu, VECTOR, "nn.Module"),
+    "a class": (lambda: nn.Linear, VECTOR, "make an instance"),
+    "an empty example": (lambda: nn.Linear(6, 3), VECTOR[:0], "at least one input"),
+    "an example that is no batch": (lambda: nn.Linear(6, 3), torch.tensor(1.0), "at least one input"),
+    "an attribute that requires gradients": (_with_a_stale_weight, VECTOR, "detached"),
+    "a scripted module": (lambda: torch.jit.script(nn.Linear(6, 3)), VECTOR, "module it was made from"),
 }
 
 

@@ -165,3 +165,17 @@ def test_a_mean_of_another_network():
     net = network()
     with pytest.raises(InvalidInput, match="mean"):
         cb.LastLayerGaussian(net, dict(cb.networks.mlp(4, [6], 3).named_parameters()), factor(), NAMES)
+
+
+def test_samples_do_not_depend_on_how_the_factor_lies_in_memory(tmp_path):
+    """Laplace solves for it column by column; a file gives it back row by row."""
+    net = cb.networks.mlp(4, [5], 3)
+    params = dict(net.named_parameters())
+    names = ("3.weight", "3.bias")
+    size = sum(params[name].numel() for name in names)
+    factor = torch.randn(size, size, generator=torch.Generator().manual_seed(0))
+    columns = factor.T.contiguous().T
+    own, other = (cb.LastLayerGaussian(net, params, f, names) for f in (factor, columns))
+    other.save(tmp_path)
+    digests = {posterior.predictor(2).digest for posterior in (own, other, cb.load(tmp_path))}
+    assert len(digests) == 1

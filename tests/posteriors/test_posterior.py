@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
@@ -231,3 +232,16 @@ def test_regression_predicts_the_mean_output():
     torch.testing.assert_close(predictor(x), predictor.sample_outputs(x).mean(0))
     with pytest.raises(InvalidInput, match="regression"):
         predictor.probabilities(x)
+
+
+def test_a_network_without_parameters_is_refused():
+    with pytest.raises(InvalidInput, match="no parameters"):
+        cb.Point(nn.Sequential(nn.Flatten(), nn.Tanh()), input_shape=(4,))
+
+
+def test_a_posterior_says_what_it_is():
+    net = cb.networks.mlp(4, [5], 3)
+    assert repr(cb.Point(net)) == "Point(4 parameters)"
+    assert (
+        repr(cb.Point(net, metadata={"algorithm": "MAP", "frozen": ["a"]})) == "Point(4 parameters, 1 frozen, by MAP)"
+    )

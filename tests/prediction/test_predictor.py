@@ -7,10 +7,23 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
+from certibayes.networks import trace
 from certibayes.networks.samples import stack
 from certibayes.prediction import Predictor
 
-from ..strategies import CLASSES, ZOO, generator, inputs, law, make, seeds, threads, traced
+from ..strategies import (
+    CLASSES,
+    ZOO,
+    Functional,
+    generator,
+    graph_and_params,
+    inputs,
+    law,
+    make,
+    seeds,
+    threads,
+    traced,
+)
 
 
 def _predictor(name: str = "relu", samples: int = 4, dtype: torch.dtype = torch.float32) -> Predictor:
@@ -40,6 +53,25 @@ def test_outputs_are_distributions(seed):
         assert bool((p >= 0).all())
         torch.testing.assert_close(p.sum(-1), torch.ones(10))
     assert torch.equal(predictor.predict(x, batch_size=3), predictor(x).argmax(-1))
+
+
+@pytest.mark.parametrize("convert", [lambda t: t.numpy(), lambda t: t.tolist()], ids=["numpy", "lists"])
+def test_arrays_and_lists_are_as_good_as_tensors(convert):
+    predictor, x = _predictor(), inputs("relu", 5, 0)
+    for call in (predictor, predictor.probabilities, predictor.predict, predictor.sample_outputs):
+        assert torch.equal(call(convert(x)), call(x))
+    with pytest.raises(InvalidInput, match="x cannot be read"):
+        predictor(None)
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+def test_the_digest_of_a_single_number(samples):
+    """A stack of one number may have any stride, which must not matter to its bytes."""
+    net = Functional(lambda self, x: self.layer(x) * self.scale, layer=nn.Linear(4, 3), scale=torch.tensor(2.0))
+    graph, params = graph_and_params(trace(net, torch.rand(1, 4)))
+    expanded = {name: p.expand(samples, *p.shape) for name, p in params.items()}
+    copied = {name: p.contiguous().clone() for name, p in expanded.items()}
+    assert Predictor(graph, expanded).digest == Predictor(graph, copied).digest
 
 
 def test_extreme_logits_stay_finite():

@@ -50,7 +50,7 @@ def attack(
 
     Args:
         predictor: maps inputs (B, ...) to log-probabilities (B, C), such as ``posterior.predictor()``; or a posterior.
-        x: inputs (B, ...), inside the domain.
+        x: inputs (B, ...), inside the domain; a numpy array will do.
         y: labels (B,); the predicted classes by default.
         eps: radius: a number; one per point, (B,); or, for l-infinity, one per input value, (1, *shape) or (B, *shape).
         method: ``"fgsm"``, ``"pgd"``, ``"apgd-ce"``, ``"apgd-dlr"``, ``"square"``; ``"apgd"`` for both Auto-PGDs;

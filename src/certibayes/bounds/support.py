@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from certibayes.bounds.registry import registered, rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import infer_input_shape, trace
-from certibayes.networks.trace import module_operations, symbolic_trace, unknown_calls, unsupported
+from certibayes.networks.trace import eval_copy, module_operations, symbolic_trace, unknown_calls, unsupported
 
 
 @dataclass(frozen=True)
@@ -41,8 +40,9 @@ def supports(net: nn.Module, example: Tensor | None = None) -> Support:
             shape can be told from the network) the traced graph is compared with the module as well.
     """
     try:
-        if example is None and infer_input_shape(net) is None:
-            traced = symbolic_trace(copy.deepcopy(net).eval())
+        module = eval_copy(net)
+        if example is None and infer_input_shape(module) is None:
+            traced = symbolic_trace(module)
             unknown = unknown_calls(traced)
             if unknown:
                 raise unsupported(unknown)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from certibayes.bounds.checks import require_count
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
+from certibayes.networks.tensors import as_tensor, tensor_bytes
 
 
 class Placement(NamedTuple):
@@ -23,6 +24,7 @@ class Placement(NamedTuple):
 
     def place(self, inputs: Tensor, targets: Tensor, what: str = "training") -> Batch:
         """Bring a batch there: inputs and regression targets as the network's floats, labels as int64."""
+        inputs, targets = pair_of(inputs, targets, what)
         if len(inputs) != len(targets):
             raise InvalidInput(f"there are {len(inputs)} {what} inputs but {len(targets)} targets.")
         if not inputs.is_floating_point():
@@ -69,7 +71,7 @@ def digest_of(batch: Batch) -> str:
     """SHA-256 of a batch's bytes."""
     sha = hashlib.sha256()
     for tensor in batch:
-        sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        sha.update(tensor_bytes(tensor))
     return sha.hexdigest()
 
 
@@ -199,6 +201,20 @@ class LoaderSource(BatchSource):
 Data = Batch | tuple[Tensor, Tensor] | Dataset[Any] | DataLoader[Any]
 
 
+def pair_of(inputs: Any, targets: Any, what: str = "training") -> Batch:
+    """Return inputs and targets as tensors, from tensors, numpy arrays or lists."""
+    pair = Batch(as_tensor(inputs, f"the {what} inputs"), as_tensor(targets, f"the {what} targets"))
+    if any(tensor.dim() < 1 for tensor in pair):
+        raise InvalidInput(f"the {what} inputs and targets must be batches: tensors of shape (N, ...).")
+    return pair
+
+
+def _in_memory(train: Data) -> Data:
+    """Return data in memory as a pair of tensors, and all other data as they are."""
+    parts = train.tensors if isinstance(train, TensorDataset) else train
+    return pair_of(*parts) if isinstance(parts, tuple) and len(parts) == 2 else train
+
+
 def whole(source: BatchSource) -> BatchSource:
     """Bring all of a source's examples into memory, as one batch."""
     if source.data is not None:
@@ -208,12 +224,11 @@ def whole(source: BatchSource) -> BatchSource:
 
 
 def source_of(train: Data, batch_size: int, placement: Placement) -> BatchSource:
-    """Make a source from tensors (inputs, targets), a Dataset or a DataLoader."""
+    """Make a source from tensors or arrays (inputs, targets), a Dataset or a DataLoader."""
     if isinstance(train, DataLoader):
         return LoaderSource(train, placement)
-    if isinstance(train, TensorDataset):
-        train = Batch(*train.tensors)
-    if isinstance(train, tuple) and len(train) == 2 and all(isinstance(t, Tensor) for t in train):
+    train = _in_memory(train)
+    if isinstance(train, Batch):
         return TensorSource(placement.place(*train), batch_size)
     if isinstance(train, Dataset):
         count = len(train)  # type: ignore[arg-type]
@@ -221,18 +236,17 @@ def source_of(train: Data, batch_size: int, placement: Placement) -> BatchSource
         require_count(batch_size, "batch_size")
         return LoaderSource(DataLoader(train, batch_size, shuffle=True, drop_last=count >= batch_size), placement)
     raise InvalidInput(
-        "training data must be a pair of tensors (inputs, targets), a Dataset or a DataLoader, not "
+        "training data must be a pair of tensors or arrays (inputs, targets), a Dataset or a DataLoader, not "
         f"{type(train).__name__}."
     )
 
 
 def split_off(train: Data, fraction: float, seed: int) -> tuple[Data, Batch]:
     """Hold out a random ``fraction`` of tensors in memory for validation."""
-    if isinstance(train, TensorDataset):
-        train = Batch(*train.tensors)
-    if not 0.0 < fraction < 1.0:
+    train = _in_memory(train)
+    if not (isinstance(fraction, (int, float)) and 0.0 < fraction < 1.0):
         raise InvalidInput(f"validation is a fraction between 0 and 1, or a pair (inputs, targets); got {fraction}.")
-    if not isinstance(train, tuple):
+    if not isinstance(train, Batch):
         raise InvalidInput(
             "a fraction can be held out of tensors and TensorDatasets alone; for a Dataset or DataLoader pass a pair "
             "(inputs, targets) as validation."

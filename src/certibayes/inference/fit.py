@@ -14,15 +14,16 @@ from certibayes.bounds import rules_for
 from certibayes.bounds.checks import require_finite
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.inference.algorithm import Algorithm
-from certibayes.inference.batches import Data, Placement, digest_of, source_of, split_off, whole
+from certibayes.inference.batches import Data, Placement, digest_of, pair_of, source_of, split_off, whole
 from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
 from certibayes.inference.temperature import candidates_of, predictive_figures, validated
 from certibayes.likelihoods import Batch, Categorical, Likelihood
-from certibayes.networks import Graph, Network, trace
+from certibayes.networks import Network, trace
 from certibayes.networks.device import find_device
+from certibayes.networks.plain import require_plain
 from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors import Posterior
 
@@ -53,8 +54,10 @@ def fit(
     """Infer a posterior over the parameters of ``net``.
 
     Args:
-        net: any traceable module; inference starts from its parameters and leaves it untouched.
-        train: (inputs, targets) tensors, a Dataset, or a DataLoader (which keeps its own batch size).
+        net: any traceable module; inference starts from its parameters and leaves it untouched. Parameters that are
+            frozen (``requires_grad=False``) are constants: they have no prior and no spread, travel with the posterior
+            as they are, and are named in its metadata, under ``"frozen"``; a frozen batch norm keeps its statistics.
+        train: (inputs, targets) tensors or arrays, a Dataset, or a DataLoader (which keeps its own batch size).
         algorithm: such as ``VOGN()`` or ``MAP()``.
         likelihood: ``Categorical()`` by default.
         prior: ``GaussianPrior()`` by default.
@@ -82,17 +85,21 @@ def fit(
         Diverged: the loss is not a number any more.
         Interrupted: Ctrl-C; a checkpoint was written if a directory was given.
     """
+    likelihood = Categorical() if likelihood is None else likelihood
+    prior = GaussianPrior() if prior is None else prior
+    schedule = Schedule() if schedule is None else schedule
+    _require_instance(algorithm, Algorithm, "algorithm", "VOGN()")
+    _require_instance(likelihood, Likelihood, "likelihood", "Categorical()")
+    _require_instance(prior, GaussianPrior, "prior", "GaussianPrior()")
+    _require_instance(schedule, Schedule, "schedule", "Schedule()")
     if epochs < (0 if algorithm.post_hoc else 1):
         raise InvalidInput(f"epochs must be at least 1, got {epochs}.")
     candidates = candidates_of(temperature)
     if len(candidates) > 1 and validation is None:
         validation = HELD_OUT
-    likelihood = Categorical() if likelihood is None else likelihood
-    prior = GaussianPrior() if prior is None else prior
-    schedule = Schedule() if schedule is None else schedule
     held: Batch | None = None
     if isinstance(validation, tuple):
-        held = Batch(*validation)
+        held = _validation_pair(validation)
     elif validation is not None:
         train, held = split_off(train, validation, derived_seed(seed, "validation"))
     placement = _placement(net, device)
@@ -102,9 +109,9 @@ def fit(
     example = source.example()
     require_finite(example.inputs, "the training inputs")
     require_finite(example.targets, "the training targets")
-    network = net if isinstance(net, Network) else trace(net, example.inputs)
+    network = (net if isinstance(net, Network) else trace(net, example.inputs)).with_constants()
     network.graph.require_input(example.inputs, "the training inputs")
-    _require_inferable(network.graph)
+    _require_inferable(network)
     likelihood.validate(network.graph, example)
     if held is not None:
         held = placement.place(*held, "validation")
@@ -114,11 +121,12 @@ def fit(
         likelihood.validate(network.graph, held)
     where = placement.device
     params = {name: p.to(where) for name, p in network.params.items()}
+    constants = {name: b.to(where) for name, b in network.buffers.items()}
     target = Target(
         network.graph,
-        {name: b.to(where) for name, b in network.buffers.items()},
+        constants,
         likelihood,
-        prior.precisions(network.graph, params),
+        prior.precisions(network.graph, {**constants, **params}),
         source.size,
         candidates[0],
         source.steps,
@@ -137,6 +145,7 @@ def fit(
         "data": source.fingerprint(),
         "validation": None if held is None else digest_of(held),
         "task": "regression" if example.targets.is_floating_point() else "classification",
+        **({"frozen": list(network.frozen)} if network.frozen else {}),
     }
 
     def trained(temperature: float, directory: Path | None, title: str) -> Loop:
@@ -168,20 +177,48 @@ def fit(
     return validated(algorithm.temperature_in, candidates, trained, held, directory, name)
 
 
-def _require_inferable(graph: Graph) -> None:
-    """Raise unless every layer has bounds and every parameter is a weight of some layer."""
+def _require_instance(value: object, kind: type, what: str, example: str) -> None:
+    """Raise unless ``value`` is an instance of ``kind``; a class in its place is a common slip."""
+    if isinstance(value, kind):
+        return
+    if isinstance(value, type) and issubclass(value, kind):
+        raise InvalidInput(f"{what} is the class {value.__name__}; pass an instance: {value.__name__}().")
+    raise InvalidInput(f"{what} must be a certibayes {kind.__name__} such as {example}, not {value!r}.")
+
+
+def _validation_pair(validation: Sequence[Any]) -> Batch:
+    if len(validation) != 2:
+        raise InvalidInput(f"validation is a fraction or a pair (inputs, targets), got {len(validation)} parts.")
+    inputs, targets = validation
+    return pair_of(inputs, targets, "validation")
+
+
+def _require_inferable(network: Network) -> None:
+    """Raise unless every layer has bounds and there are parameters, each a weight of some layer."""
+    graph = network.graph
     for node in graph.nodes:
         rules_for(node.operation)
+    if not graph.parameters:
+        raise InvalidInput(
+            "all parameters of the network are frozen (requires_grad=False), so there is nothing to infer. Free some, "
+            "such as net[-1].requires_grad_(True); for a fixed network take certibayes.Point(net)."
+            if network.frozen
+            else "the network has no parameters, so there is nothing to infer."
+        )
+    if not network.params:
+        raise InvalidInput("the network comes without weights to start from. Pass the module, or what trace returned.")
     used = {name for node in graph.nodes for name in node.roles.values()}
     unused = [name for name in graph.parameters if name not in used]
     if unused:
         raise UnsupportedLayer(
             f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot "
-            "reach them. Remove them; for weight normalisation, remove the parametrisation first."
+            "reach them. Remove them, or freeze them: requires_grad_(False)."
         )
 
 
 def _placement(net: nn.Module | Network, device: str | torch.device | None) -> Placement:
+    if not isinstance(net, Network):
+        require_plain(net, ())
     tensors = net.params.values() if isinstance(net, Network) else net.parameters()
-    first = next(iter(tensors), torch.empty(0))
+    first = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
     return Placement(first.device if device is None else find_device(device), first.dtype)

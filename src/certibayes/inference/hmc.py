@@ -260,7 +260,7 @@ def trajectory(
 
 def _kinetic(momentum: Params, mass: Params) -> Tensor:
     """½ Σ p² / M of every chain, (C,), in float64."""
-    terms = [(p.double().square() / mass[name]).flatten(1).sum(1) for name, p in momentum.items()]
+    terms = [(p.double().square() / mass[name]).reshape(len(p), -1).sum(1) for name, p in momentum.items()]
     return 0.5 * torch.stack(terms).sum(0)
 
 

@@ -121,4 +121,4 @@ def _per_example(
     gradients = torch.vmap(torch.func.grad(one), in_dims=(None, 0, 0, starts_dim))(
         chosen, batch.inputs, batch.targets, noise.starts
     )
-    return torch.cat([gradients[name].flatten(1) for name in names], 1)
+    return torch.cat([gradients[name].reshape(len(batch.inputs), -1) for name in names], 1)

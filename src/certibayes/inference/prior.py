@@ -31,7 +31,12 @@ class GaussianPrior:
             raise InvalidInput(f"a prior's scale must be positive, got {value}.")
 
     def precisions(self, graph: Graph, params: Params) -> dict[str, Tensor]:
-        """Return 1 / variance for every parameter, as 0-d tensors."""
+        """Return 1 / variance for every parameter, as 0-d tensors.
+
+        Args:
+            graph: the network.
+            params: all weights of its layers by name, constants too: a layer with a fixed matrix may have a bias.
+        """
         precisions = {}
         for name in graph.parameters:
             value = _fan_in(graph, params, name) / self.inflation if self.std is None else self.std**-2

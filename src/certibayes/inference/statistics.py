@@ -20,17 +20,34 @@ EXAMPLES = 2048
 
 
 def has_statistics(graph: Graph) -> bool:
-    """Tell whether the network holds batch norm layers."""
-    return any(isinstance(node.operation, BatchNorm) for node in graph.nodes)
+    """Tell whether the network holds batch norm layers whose statistics follow the data."""
+    return any(_follows_data(graph, node) for node in graph.nodes)
+
+
+def _follows_data(graph: Graph, node: Node) -> bool:
+    """Tell whether the node is a batch norm that is not frozen; the statistics of a frozen one are constants too."""
+    return isinstance(node.operation, BatchNorm) and not _is_frozen(graph, node)
+
+
+def _is_frozen(graph: Graph, node: Node) -> bool:
+    """Tell whether a node's weights are constants; one without weights of its own goes with the layer before it."""
+    weights = [name for role, name in node.roles.items() if role in ("weight", "bias")]
+    if weights:
+        return not any(name in graph.parameters for name in weights)
+    before = next((earlier for earlier in graph.nodes if earlier.name == node.inputs[0]), None)
+    return before is not None and _is_frozen(graph, before)
 
 
 @torch.no_grad()
 def refresh_statistics(graph: Graph, params: Params, buffers: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
-    """Return ``buffers`` with mean and variance of what each batch norm layer sees for inputs ``x``."""
+    """Return ``buffers`` with mean and variance of what each batch norm layer sees for inputs ``x``.
+
+    Frozen layers keep theirs.
+    """
     refreshed = dict(buffers)
 
     def normalise_afresh(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        if not isinstance(node.operation, BatchNorm):
+        if not _follows_data(graph, node):
             return output
         dims = [d for d in range(inputs[0].dim()) if d != 1]
         variance, mean = torch.var_mean(inputs[0], dims, correction=0)

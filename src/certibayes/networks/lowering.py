@@ -108,7 +108,7 @@ def _(module: nn.Conv2d) -> tuple[ops.Operation, dict[str, str]]:
 
 @lower_module(nn.BatchNorm1d, nn.BatchNorm2d)
 def _(module: nn.BatchNorm2d) -> tuple[ops.Operation, dict[str, str]]:
-    if not module.track_running_stats:
+    if not module.track_running_stats or module.running_mean is None or module.running_var is None:
         raise UnsupportedLayer(
             "a batch norm without running statistics makes each output depend on the whole batch, so nothing "
             "can be proved about one input. Use track_running_stats=True."

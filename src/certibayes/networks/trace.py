@@ -1,12 +1,15 @@
 """Trace an ``nn.Module`` into a ``Graph`` of supported operations.
 
-The module is copied, put into eval mode, traced by torch.fx, run once on an example to learn the shapes, lowered
-call by call, and the resulting graph is compared with the module on that example. The original is not touched.
+The module is searched for what a trace would not show, copied, put into eval mode, traced by torch.fx, run on an
+example to learn the shapes, and lowered call by call. The resulting graph is compared with the module. The original is
+not touched.
 """
 
 from __future__ import annotations
 
 import copy
+import dataclasses
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,8 +19,11 @@ from torch import Tensor, fx, nn
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import lowering, operations
-from certibayes.networks.arithmetic import direct_sums
+from certibayes.networks.agreement import require_agreement
 from certibayes.networks.graph import INPUT, Graph, Node
+from certibayes.networks.plain import require_plain
+from certibayes.networks.recording import recorded_values
+from certibayes.networks.tensors import as_tensor
 
 
 class Network(NamedTuple):
@@ -25,43 +31,49 @@ class Network(NamedTuple):
 
     Attributes:
         graph: what is computed.
-        params: trainable tensors by name.
+        params: the module's parameters by name.
         buffers: the other tensors the graph needs, such as batch norm statistics.
+        frozen: names of the parameters that were not to be trained (``requires_grad=False``).
     """
 
     graph: Graph
     params: dict[str, Tensor]
     buffers: dict[str, Tensor]
+    frozen: tuple[str, ...] = ()
+
+    def with_constants(self) -> Network:
+        """Return the network with its frozen parameters among the buffers, which inference leaves alone."""
+        used = {name for node in self.graph.nodes for name in node.roles.values()}
+        frozen = tuple(name for name in self.frozen if name in used)
+        params = {name: p for name, p in self.params.items() if name not in self.frozen}
+        buffers = {**self.buffers, **{name: self.params[name] for name in frozen if name in self.params}}
+        parameters = tuple(name for name in self.graph.parameters if name not in self.frozen)
+        graph = dataclasses.replace(self.graph, parameters=parameters, buffers=tuple(buffers))
+        return Network(graph, params, buffers, frozen)
 
 
 class _Tracer(fx.Tracer):
-    """Keep every module that has an entry of its own whole."""
+    """Keep every module that has an entry of its own whole, and leave all arguments but the input at their defaults."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in lowering.modules or super().is_leaf_module(m, module_qualified_name)
 
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
+        return super().create_args_for_root(_of_one_input(root_fn), is_module, concrete_args)
 
-class _Recorder(fx.Interpreter):
-    """Run a traced module and keep the value of every node."""
 
-    def __init__(self, module: fx.GraphModule):
-        super().__init__(module)
-        self.values: dict[fx.Node, Any] = {}
-        self.versions: dict[fx.Node, int] = {}
+def _of_one_input(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``forward`` as a function of its first argument, where the others can do without a value."""
+    _, *arguments = inspect.signature(forward).parameters.values()
+    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    plain = len(arguments) == 1 and arguments[0].kind not in starred
+    if plain or any(a.default is a.empty and a.kind not in starred for a in arguments[1:]):
+        return forward
 
-    def run_node(self, n: fx.Node) -> Any:
-        for source in n.all_input_nodes:
-            # Views share their version with what they were made from, so this sees through every kind of alias.
-            value = self.values[source]
-            if source in self.versions and value._version != self.versions[source]:
-                raise UnsupportedLayer(
-                    f"{n.name} reads {source.name} after it was changed in place. Use the out-of-place form "
-                    "(inplace=False, x = x + y)."
-                )
-        value = self.values[n] = super().run_node(n)
-        if isinstance(value, Tensor) and not value.is_inference():
-            self.versions[n] = value._version
-        return value
+    def of_one_input(self: nn.Module, x: Any) -> Any:
+        return forward(self, x)
+
+    return of_one_input
 
 
 def supported_layers() -> tuple[str, ...]:
@@ -89,23 +101,39 @@ def trace(module: nn.Module, example: Tensor | None = None) -> Network:
     """Trace ``module``.
 
     Args:
-        module: any module torch.fx can trace, made of supported layers.
-        example: a batch of inputs (B, ...) to learn shapes from and to check the graph against; optional where
+        module: any module torch.fx can trace, made of supported layers. Arguments of its ``forward`` after the first
+            keep their defaults.
+        example: a batch of inputs (B, ...) to learn shapes from and to check the graph on; optional where
             ``infer_input_shape`` can tell the shape.
 
     Raises:
-        UnsupportedLayer: a layer has no entry; the message names it and says how to add one.
+        InvalidInput: the weights or the example cannot be used.
+        UnsupportedLayer: a layer has no entry, or does more than its type says; the message names it and says what to
+            do.
     """
     # Outside inference mode, in which tensors have no version counter to tell changes in place by.
     with torch.inference_mode(False), torch.no_grad():
-        example = _example(module, example)
-        original = copy.deepcopy(module).eval().requires_grad_(False)
+        original = eval_copy(module)
+        example = _example(original, example)
         traced = symbolic_trace(original)
         graph, buffers = _lower(traced, original, example)
-        params = {name: p.detach().clone() for name, p in original.named_parameters()}
-        network = Network(graph, params, buffers)
-        _check(network, original, example)
-    return network
+        params = {name: p.detach().to(example, copy=True) for name, p in original.named_parameters()}
+        tensors = {**params, **buffers}
+        _require_usable(graph, tensors)
+        require_agreement(graph, tensors, original, traced, example)
+    return Network(graph, params, buffers, tuple(n for n, p in module.named_parameters() if not p.requires_grad))
+
+
+def eval_copy(module: nn.Module) -> nn.Module:
+    """Return a copy in eval mode, of a module that hides nothing from a trace."""
+    require_plain(module, lowering.modules)
+    try:
+        return copy.deepcopy(module).eval().requires_grad_(False)
+    except (RuntimeError, TypeError) as error:
+        raise UnsupportedLayer(
+            f"{type(module).__name__} cannot be copied: {error}. Tensors that it holds as plain attributes must be "
+            "detached; of a scripted module, pass the module it was made from."
+        ) from error
 
 
 def symbolic_trace(module: nn.Module) -> fx.GraphModule:
@@ -163,16 +191,23 @@ def _example(module: nn.Module, example: Tensor | None) -> Tensor:
                 f"the input shape of {type(module).__name__} cannot be told from its layers. Pass an example batch "
                 "(or input_shape=...), or set module.input_shape = (channels, height, width)."
             )
-        # A pattern rather than zeros, so that the check against the module means something.
-        example = torch.linspace(0.1, 0.9, int(torch.Size(shape).numel())).reshape(1, *shape)
-    parameter = next(itertools.chain(module.parameters(), module.buffers()), None)
-    if parameter is not None and parameter.is_floating_point():
-        example = example.to(parameter)
+        example = torch.full((1, *shape), 0.5)
+    example = as_tensor(example, "the example")
+    if example.dim() < 1 or len(example) < 1:
+        raise InvalidInput(f"the example must be a batch of at least one input, got shape {tuple(example.shape)}.")
+    floats = (t for t in itertools.chain(module.parameters(), module.buffers()) if t.is_floating_point())
+    like = next(floats, None)
+    if like is not None:
+        example = example.to(like)
+    elif not example.is_floating_point():
+        example = example.to(torch.get_default_dtype())
     return example[:1].detach().clone()
 
 
 def _is_shape_arithmetic(node: fx.Node) -> bool:
     """Tell whether a node only computes sizes (``x.size(0)``, ``x.shape[0]``), which need no rule."""
+    if node.op not in ("call_function", "call_method"):
+        return False  # a layer may well be called "size"
     return (
         node.target in (getattr, "size", "dim", "numel")
         or (
@@ -195,7 +230,7 @@ def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tupl
         raise unsupported(unknown)
     if sum(call.op == "placeholder" for call in traced.graph.nodes if call.users or call.prev.op == "root") > 1:
         raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
-    values = _values(traced, example)
+    values = recorded_values(traced, example)
     shapes = {node: tuple(v.shape[1:]) for node, v in values.items() if isinstance(v, Tensor)}
     # Tied weights have several names but one parameter: map each to the name named_parameters() keeps.
     canonical = {id(p): name for name, p in original.named_parameters()}
@@ -212,7 +247,8 @@ def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tupl
     def attribute_name(path: str) -> str:
         tensor = _attribute(original, traced, path)
         name = canonical.get(id(tensor), path)
-        tensors[name] = tensor.detach().clone()
+        # As torch reads it: masks, whole numbers and single numbers become floats like those they meet.
+        tensors[name] = tensor.detach().to(example, copy=True)
         return name
 
     meaning: dict[fx.Node, str] = {}
@@ -278,33 +314,25 @@ def _upto(nodes: list[Node], final: str) -> list[Node]:
     return kept[::-1]
 
 
-def _values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
-    """Run two batch sizes: every activation must keep the batch in front and treat examples alike."""
-    recorders = []
-    for size in (2, 3):
-        recorder = _Recorder(traced)
-        try:
-            recorder.run(example.expand(size, *example.shape[1:]).contiguous())
-        except UnsupportedLayer:
-            raise
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
-            shape = tuple(example.shape[1:])
-            raise InvalidInput(f"the network cannot be run on inputs of shape {shape}: {error}") from error
-        recorders.append(recorder.values)
-    two, three = recorders
-    for node, value in two.items():
-        if not isinstance(value, Tensor) or node.op == "get_attr":
-            continue
-        if (
-            value.dim() < 1
-            or (value.shape[0], three[node].shape[0]) != (2, 3)
-            or value.shape[1:] != three[node].shape[1:]
-        ):
-            raise UnsupportedLayer(
-                f"{node.name} does not keep the batch as its first dimension alone: for 2 inputs its shape is "
-                f"{tuple(value.shape)}, for 3 it is {tuple(three[node].shape)}."
-            )
-    return two
+def _require_usable(graph: Graph, tensors: dict[str, Tensor]) -> None:
+    """Raise where the weights alone make the network answer NaN."""
+    for node in graph.nodes:
+        for role, name in node.roles.items():
+            tensor = tensors[name]
+            if not bool(torch.isfinite(tensor).all()):
+                raise InvalidInput(
+                    f"the weights {name!r} hold NaN or infinite values, so the network cannot be used. Perhaps its "
+                    "training has diverged; start from fresh weights."
+                )
+            if role == "divisor" and not bool((tensor != 0).all()):
+                raise InvalidInput(f"the network divides by {name!r}, which holds a zero.")
+        if isinstance(node.operation, operations.BatchNorm):
+            name = node.roles["running_var"]
+            if not bool((tensors[name] + node.operation.eps > 0).all()):
+                raise InvalidInput(
+                    f"the variances {name!r} of a batch norm must be positive, but go down to "
+                    f"{float(tensors[name].min()):.4g}. Correct the statistics, or reset_running_stats() and train."
+                )
 
 
 def _attribute(original: nn.Module, traced: fx.GraphModule, path: str) -> Tensor:
@@ -321,24 +349,3 @@ def _attribute(original: nn.Module, traced: fx.GraphModule, path: str) -> Tensor
 def _output_of(traced: fx.GraphModule) -> Any:
     (output,) = (node for node in traced.graph.nodes if node.op == "output")
     return output.args[0]
-
-
-def _check(network: Network, original: nn.Module, example: Tensor) -> None:
-    """Compare graph and module on a few different inputs, and a batch with its examples one by one."""
-    rows = torch.cat([example, example.flip(-1), 0.5 * example])
-    # Without TF32, whose rounding differs from one batch size to another by more than a mistake would.
-    with direct_sums():
-        expected = original(rows.clone())
-        alone = torch.cat([original(row[None].clone()) for row in rows])
-        found = network.graph.evaluate({**network.params, **network.buffers}, rows)
-    if not torch.allclose(expected, alone, rtol=1e-4, atol=1e-5):
-        raise UnsupportedLayer(
-            f"{type(original).__name__} mixes the examples of a batch: an input's output depends on the inputs beside "
-            "it, so nothing can be proved about one input."
-        )
-    if not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
-        raise UnsupportedLayer(
-            f"the traced graph of {type(original).__name__} does not compute what the module computes "
-            f"(difference {float((expected - found).abs().max()):.2e}). A registered entry is wrong, or forward "
-            "depends on something other than its input."
-        )

@@ -87,7 +87,9 @@ class LowRankGaussian(DiagonalGaussian):
     ):
         super().__init__(net, mean, std, input_shape, metadata)
         require_parameters(self.network, factors, "factors", stacked=True)
-        self.factors = {name: factors[name].detach().clone() for name in self.graph.parameters}
+        # In one layout, as a file gives them back: products round differently in another, and samples must not.
+        layout = torch.contiguous_format
+        self.factors = {name: factors[name].detach().clone(memory_format=layout) for name in self.graph.parameters}
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw the diagonal part, and one ξ for each factor and sample, shared by all parameters."""

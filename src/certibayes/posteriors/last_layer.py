@@ -49,7 +49,8 @@ class LastLayerGaussian(Posterior):
         if not bool(torch.isfinite(factor).all()):
             raise InvalidInput("the factor of the covariance holds values that are not finite.")
         self.mean = {name: mean[name].detach().clone() for name in self.graph.parameters}
-        self.factor = factor.detach().clone()
+        # In one layout, as a file gives it back: products round differently in another, and samples must not.
+        self.factor = factor.detach().clone(memory_format=torch.contiguous_format)
         self.names = tuple(names)
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:

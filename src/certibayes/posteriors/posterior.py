@@ -51,10 +51,19 @@ class Posterior:
         metadata: Mapping[str, Any] | None = None,
     ):
         network = as_network(net, input_shape)
+        if not network.graph.parameters:
+            raise InvalidInput("the network has no parameters, so there is nothing to be uncertain about.")
         self.network = network
         self.graph: Graph = network.graph
         self.buffers: dict[str, Tensor] = dict(network.buffers)
         self.metadata: dict[str, Any] = dict(metadata or {})
+
+    def __repr__(self) -> str:
+        """Say what is inferred, what was frozen, and by what algorithm."""
+        parts = [f"{len(self.graph.parameters)} parameters"]
+        parts += [f"{len(self.metadata['frozen'])} frozen"] if self.metadata.get("frozen") else []
+        parts += [f"by {self.metadata['algorithm']}"] if "algorithm" in self.metadata else []
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     @property
     def task(self) -> str:

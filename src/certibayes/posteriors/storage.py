@@ -14,10 +14,10 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from certibayes.errors import CorruptFile, InvalidInput
+from certibayes.networks.tensors import tensor_bytes
 
 KEY = "certibayes"
 FORMAT = 1
@@ -47,7 +47,7 @@ def tensor_digest(tensors: dict[str, Tensor]) -> str:
     sha = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode())
-        sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        sha.update(tensor_bytes(tensor))
     return sha.hexdigest()
 
 

@@ -12,6 +12,7 @@ from certibayes.bounds import LARGEST
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph, Params, direct_sums
 from certibayes.networks.samples import count, map_samples
+from certibayes.networks.tensors import as_tensor, tensor_bytes
 
 
 class Predictor(nn.Module):
@@ -92,11 +93,12 @@ class Predictor(nn.Module):
         sha = hashlib.sha256(json.dumps(self.graph.to_json(), sort_keys=True).encode())
         for name, tensor in sorted(self.samples.items()):
             sha.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
-            sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+            sha.update(tensor_bytes(tensor))
         return sha.hexdigest()
 
     def sample_outputs(self, x: Tensor) -> Tensor:
         """Return the outputs of every network, (N, B, outputs)."""
+        x = self._inputs(x)
         self.graph.require_input(x)
         with direct_sums():
             x = x.to(self.dtype)
@@ -110,7 +112,7 @@ class Predictor(nn.Module):
         """Return log mean softmax, (B, C)."""
         mean = (
             torch.logsumexp(self.sample_log_probabilities(x), 0)
-            - torch.tensor(self.size, dtype=torch.float64, device=x.device).log()
+            - torch.tensor(self.size, dtype=torch.float64, device=self.device).log()
         )
         return mean.to(self.dtype)
 
@@ -121,7 +123,11 @@ class Predictor(nn.Module):
     def predict(self, x: Tensor, batch_size: int = 1000) -> Tensor:
         """Return the predicted class of each input, (B,), without gradients and in batches."""
         with torch.no_grad():
-            return torch.cat([self(part).argmax(-1) for part in x.split(batch_size)])
+            return torch.cat([self(part).argmax(-1) for part in self._inputs(x).split(batch_size)])
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        """Return tensors as they are, and arrays and lists as tensors where the samples are."""
+        return x if isinstance(x, Tensor) else as_tensor(x, "x").to(self.device)
 
 
 class RegressionPredictor(Predictor):

@@ -1,0 +1,69 @@
+"""Run a traced module on an example, to learn the shape of every value and to see what it does to batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, fx
+
+from certibayes.errors import InvalidInput, UnsupportedLayer
+
+
+class _Recorder(fx.Interpreter):
+    """Run a traced module and keep the value of every node."""
+
+    def __init__(self, module: fx.GraphModule):
+        super().__init__(module)
+        self.values: dict[fx.Node, Any] = {}
+        self.versions: dict[fx.Node, int] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        for source in n.all_input_nodes:
+            # Views share their version with what they were made from, so this sees through every kind of alias.
+            value = self.values[source]
+            if source in self.versions and value._version != self.versions[source]:
+                raise UnsupportedLayer(
+                    f"{n.name} reads {source.name} after it was changed in place. Use the out-of-place form "
+                    "(inplace=False, x = x + y)."
+                )
+        value = self.values[n] = super().run_node(n)
+        if isinstance(value, Tensor) and not value.is_inference():
+            self.versions[n] = value._version
+        return value
+
+
+def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
+    """Return the value of every node for a batch of two.
+
+    Two batch sizes are run: every activation must keep the batch in front, in the precision of the example.
+    """
+    recorders = []
+    for size in (2, 3):
+        recorder = _Recorder(traced)
+        try:
+            recorder.run(example.expand(size, *example.shape[1:]).contiguous())
+        except UnsupportedLayer:
+            raise
+        except Exception as error:  # whatever forward does
+            shape = tuple(example.shape[1:])
+            raise InvalidInput(f"the network cannot be run on inputs of shape {shape}: {error}") from error
+        recorders.append(recorder.values)
+    two, three = recorders
+    for node, value in two.items():
+        if not isinstance(value, Tensor) or node.op == "get_attr":
+            continue
+        if (
+            value.dim() < 1
+            or (value.shape[0], three[node].shape[0]) != (2, 3)
+            or value.shape[1:] != three[node].shape[1:]
+        ):
+            raise UnsupportedLayer(
+                f"{node.name} does not keep the batch as its first dimension alone: for 2 inputs its shape is "
+                f"{tuple(value.shape)}, for 3 it is {tuple(three[node].shape)}."
+            )
+        if value.dtype != example.dtype:
+            raise UnsupportedLayer(
+                f"{node.name} is {value.dtype} where the network's first weights are {example.dtype}; bounds need one "
+                "precision. Use net.float() or net.double(), and make constants of that type too."
+            )
+    return two
