@@ -12,8 +12,9 @@ from rich.table import Table
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption
 from certibayes.cli.terminal import console, print_json, told_plainly
 from certibayes.cli.train_options import hyperparameter_options, spec_options, with_options
+from certibayes.errors import InvalidInput
 from certibayes.experiments import add_figures, started_spec, train
-from certibayes.experiments.config import TABLE, assemble, read_config
+from certibayes.experiments.config import TABLE, assemble, read_config, require_agreement
 from certibayes.experiments.presets import PRESETS
 from certibayes.posteriors import Posterior
 
@@ -28,7 +29,8 @@ def train_command(
         str | None, typer.Option("--preset", help="Settings to start from; the file and flags win over them.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the unfinished run in OUT; other options are not looked at.")
+        bool,
+        typer.Option("--resume", help="Go on with the unfinished run in OUT, with the settings it was started with."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the finished run in OUT.")] = False,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 30.0,
@@ -39,14 +41,19 @@ def train_command(
 ) -> None:
     """Infer a posterior and store it in OUT."""
     with told_plainly():
+        if resume and overwrite:
+            raise InvalidInput("--resume goes on with the run in OUT, and --overwrite replaces it; pass one of them.")
+        flags = {p.name: given[p.name] for p in _SPEC if given[p.name] is not None}
+        flags[TABLE] = {p.name: given[p.name] for p in _HYPERPARAMETERS if given[p.name] is not None}
+        if preset is not None:
+            flags["preset"] = preset
+        values = None if config is None else read_config(config)
         # A resumed run keeps the settings it was started with; train() raises if there is nothing to resume.
         spec = started_spec(out) if resume else None
         if spec is None:
-            flags = {p.name: given[p.name] for p in _SPEC if given[p.name] is not None}
-            flags[TABLE] = {p.name: given[p.name] for p in _HYPERPARAMETERS if given[p.name] is not None}
-            if preset is not None:
-                flags["preset"] = preset
-            spec = assemble(flags, None if config is None else read_config(config))
+            spec = assemble(flags, values)
+        else:
+            require_agreement(spec, flags, values, out)
         posterior = train(
             spec, out, data_dir=data_dir, device=device, resume=resume, overwrite=overwrite, progress=not as_json,
             checkpoint_every=checkpoint_every,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Posterior:
     """Infer a posterior over the parameters of ``net``.
 
@@ -74,6 +75,8 @@ def fit(
         checkpoint: directory for checkpoints; none are written without it.
         checkpoint_every: seconds between checkpoints.
         resume: go on from the checkpoint in that directory, if there is one.
+        on_start: called once, when everything has been checked and before the first step; the place to write files
+            that a call with wrong settings must not leave behind.
 
     Raises:
         InvalidInput: data, labels or settings cannot be used.
@@ -156,6 +159,9 @@ def fit(
         loop.train(params, resume, progress, title)
         return loop
 
+    # Algorithms check in ``init`` whether training has room for what they keep.
+    algorithm.init(target, params, torch.Generator(where).manual_seed(seed))
+    on_start()
     directory = None if checkpoint is None else Path(checkpoint)
     name = type(algorithm).__name__
     if len(candidates) == 1:
