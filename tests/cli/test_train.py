@@ -185,3 +185,17 @@ def test_a_resumed_run_takes_settings_that_agree(unfinished):
     result = invoke("--out", unfinished, "--resume", "--json", *agreeing)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["spec"]["settings"]["every"] == 5
+
+
+def test_a_default_temperature_below_one_is_told_with_its_reason(tmp_path):
+    words = "temperature 0.01, the default of vogn where bounds judge its weights: at 1, Bayes' rule, they are too wide"
+    assert words in invoke(*TINY, "--algorithm", "vogn", "--out", tmp_path / "vogn").stdout
+    assert cb.load(tmp_path / "vogn").metadata["temperature"] == 0.01
+    for name, arguments in {"map": ["--algorithm", "map"], "chosen": ["--temperature", 1]}.items():
+        assert "Bayes' rule" not in invoke(*TINY, *arguments, "--out", tmp_path / name).stdout
+    assert json.loads(invoke(*TINY, "--out", tmp_path / "json", "--json").stdout)["temperature"] == 0.01
+
+
+def test_help_says_what_an_epoch_of_hmc_is():
+    page = " ".join(re.sub("[│╭╮╰╯─]", " ", invoke("--help").output).split())
+    assert "for hmc, trajectories that are kept, and its burn-in comes on top" in page

@@ -70,11 +70,11 @@ def test_a_start_is_where_the_algorithm_begins():
     posterior = train(still, progress=False)
     assert isinstance(posterior, DiagonalGaussian)
     start = train(
-        TrainSpec(algorithm="map", lr=0.05, settings={"optimizer": "sgd"}, **{**TINY, "epochs": 2}), progress=False
+        TrainSpec(algorithm="map", lr=0.1, settings={"optimizer": "sgd"}, **{**TINY, "epochs": 2}), progress=False
     )
     for name, mean in posterior.mean.items():
         assert torch.equal(mean, start.params[name])
-    assert posterior.metadata["start"] == {"epochs": 2, "lr": 0.05}
+    assert posterior.metadata["start"] == {"epochs": 2, "lr": 0.1}
     assert posterior.metadata["ramp"] is None and start.metadata["ramp"] is not None
 
 

@@ -79,8 +79,8 @@ def require_agreement(stored: TrainSpec, flags: dict[str, Any], config: dict[str
             continue
         asked = known[name].check(value)
         if asked is None and name not in stored.settings:
-            # Left to its default, which is what the run then has.
-            asked = getattr(replace(stored, **{name: None}).resolved(), name)
+            left_out: Any = {name: None}
+            asked = getattr(replace(stored, **left_out).resolved(), name)
         if asked != has[name]:
             contradictions.append(f"{flag}, but it was started with {as_text(has[name])}")
     if contradictions:

@@ -75,7 +75,7 @@ def train(
         "checkpoint_every": checkpoint_every,
         "resume": resume,
     }
-    has_start = spec.start_epochs > 0
+    has_start = bool(spec.start_epochs)
     stage: dict[str, Any] = {
         "algorithm": spec.make_algorithm(),
         # Where there is a start, the radius has grown during that.
@@ -108,7 +108,7 @@ class _Rehearsed(Exception):
     """Everything was checked, and that was all that was wanted."""
 
 
-def _rehearse(net: nn.Module, dataset: DataSet, stage: dict[str, Any]) -> None:
+def _rehearse(net: nn.Module | Network, dataset: DataSet, stage: dict[str, Any]) -> None:
     """Let ``fit`` check the second stage, so that what is wrong with it is not found after the first was trained."""
 
     def stop() -> None:
@@ -133,7 +133,7 @@ def _start(spec: TrainSpec, dataset: DataSet, out: Path | None, common: dict[str
             dataset.train,
             algorithm=spec.make_start(),
             likelihood=spec.make_likelihood(dataset),
-            epochs=spec.start_epochs,
+            epochs=spec.start_epochs or 0,
             schedule=Schedule("cosine", warmup=0.05),
             checkpoint=directory,
             **common,

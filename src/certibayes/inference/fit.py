@@ -19,7 +19,7 @@ from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
-from certibayes.inference.temperature import candidates_of, predictive_figures, validated
+from certibayes.inference.temperature import candidates_of, default_temperature, predictive_figures, validated
 from certibayes.likelihoods import Batch, Categorical, Likelihood
 from certibayes.networks import Graph, Network, trace
 from certibayes.networks.device import find_device
@@ -40,7 +40,7 @@ def fit(
     epochs: int = 20,
     batch_size: int = 128,
     seed: int = 0,
-    temperature: float | str | Sequence[float] = 1.0,
+    temperature: float | str | Sequence[float] | None = None,
     schedule: Schedule | None = None,
     validation: float | tuple[Tensor, Tensor] | None = None,
     device: str | torch.device | None = None,
@@ -59,12 +59,14 @@ def fit(
         algorithm: such as ``VOGN()`` or ``MAP()``.
         likelihood: ``Categorical()`` by default.
         prior: ``GaussianPrior()`` by default.
-        epochs: passes over the data; for HMC, trajectories. 0 only for methods that can work on a trained network.
+        epochs: passes over the data; for HMC, trajectories that are kept, with burn-in on top. 0 only for methods that
+            can work on a trained network.
         batch_size: examples a step.
         seed: of every random number; the same seed on the same machine gives the same bits, also after a resume.
-        temperature: 1 is Bayes' rule; recorded in the posterior. ``"validate"``, or a sequence of candidates, chooses
-            the one whose predictor explains held-out training data best and reports the curve in the metadata, under
-            ``"temperature_curve"``; see ``inference.temperature``.
+        temperature: 1 is Bayes' rule, and the default; but where bounds judge the weights, the default is the
+            algorithm's ``robust_temperature``. Recorded in the posterior. ``"validate"``, or a sequence of candidates,
+            chooses the one whose predictor explains held-out training data best and reports the curve in the metadata,
+            under ``"temperature_curve"``; see ``inference.temperature``.
         schedule: of the learning rate; constant by default.
         validation: a fraction of the training tensors to hold out, or data of its own. The state is judged on it after
             each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a temperature is
@@ -87,10 +89,12 @@ def fit(
     """
     if epochs < (0 if algorithm.post_hoc else 1):
         raise InvalidInput(f"epochs must be at least 1, got {epochs}.")
+    likelihood = Categorical() if likelihood is None else likelihood
+    if temperature is None:
+        temperature = default_temperature(algorithm, likelihood.bounded)
     candidates = candidates_of(temperature)
     if len(candidates) > 1 and validation is None:
         validation = HELD_OUT
-    likelihood = Categorical() if likelihood is None else likelihood
     prior = GaussianPrior() if prior is None else prior
     schedule = Schedule() if schedule is None else schedule
     held: Batch | None = None
@@ -125,7 +129,7 @@ def fit(
         source.size,
         candidates[0],
         source.steps,
-        epochs * source.steps,
+        (epochs + algorithm.burn_in_epochs) * source.steps,
     )
     settings = {
         **likelihood.describe(),

@@ -65,6 +65,11 @@ class SWAG(Algorithm[SWAGState]):
         if self.every is not None and self.every < 1:
             raise InvalidInput(f"every must be at least 1, got {self.every}.")
 
+    @property
+    def collects_after(self) -> float:
+        """See the base class."""
+        return self.start
+
     def init(self, target: Target, params: Params, generator: torch.Generator) -> SWAGState:
         """Start from the network's parameters, with nothing collected."""
         expected = sum(self.collects(target, step) for step in range(1, target.total_steps + 1))

@@ -96,6 +96,11 @@ class RobustCategorical(Likelihood):
     domain: Domain = (0.0, 1.0)
     ramp: LinearRamp | None = field(default_factory=LinearRamp)
 
+    @property
+    def bounded(self) -> bool:
+        """See the base class: by any adversary but an attack, at any radius but 0."""
+        return not self.adversary.needs_starts and self.radius.clean < 1.0
+
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
         require_labels(batch.targets, graph.classes)

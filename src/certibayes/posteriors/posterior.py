@@ -57,6 +57,11 @@ class Posterior:
         self.metadata: dict[str, Any] = dict(metadata or {})
 
     @property
+    def held(self) -> int | None:
+        """Number of different samples there are, or None where any number can be drawn."""
+        return None
+
+    @property
     def task(self) -> str:
         """``"classification"`` or ``"regression"``."""
         return str(self.metadata.get("task", "classification"))
