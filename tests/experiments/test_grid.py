@@ -36,7 +36,7 @@ def test_figures_of_every_run_are_returned_and_kept(tmp_path):
     for name, found in figures.items():
         assert found["n"] == 20
         assert 0 <= found["certified"] <= found["pgd"] <= found["accuracy"] <= 1
-        assert found["temperature"] == SPECS[name].temperature
+        assert found["temperature"] == SPECS[name].resolved().temperature
         assert json.loads((tmp_path / name / "run.json").read_text())["evaluation"] == found
 
 
