@@ -227,7 +227,12 @@ def run_certification_study(  # noqa: PLR0913 - public
     specs = study_specs(dataset, chosen, temperatures=temperatures, seeds=(seed,), quick=quick)
     figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
     rows = [
-        Row(spec.algorithm, LIKELIHOODS[spec.likelihood], float(spec.temperature), figures[name])
+        Row(
+            spec.algorithm,
+            LIKELIHOODS[spec.likelihood],
+            float(spec.temperature or spec.default_temperature()),
+            figures[name],
+        )
         for name, spec in specs.items()
         if "diverged" not in figures[name]
     ]
