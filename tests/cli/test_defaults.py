@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from certibayes.cli import app
 
-CHEAP = ("map", "noisy-adam", "ivon", "sghmc", "laplace")
+CHEAP = ("noisy-adam", "ivon", "sghmc", "laplace")
 """A few, for time; benchmarks/defaults.py has all ten."""
 
 

@@ -24,8 +24,8 @@ SamplesOption = Annotated[
     int | None,
     typer.Option(
         "--samples",
-        help="Weight samples in the predictor; 35 by default, or all that are held. Where fewer are held than asked for, "
-        "all of them.",
+        help="Weight samples in the predictor; 35 by default, or all that are held; where fewer are held than "
+        "were asked for, all of them.",
     ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the weight samples.")]
