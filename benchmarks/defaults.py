@@ -38,7 +38,7 @@ def by_default(algorithm: str, out: Path, *more: object) -> dict[str, Any]:
     started = time.monotonic()
     trained = command(*train, "--out", out, *more)
     seconds = time.monotonic() - started
-    certified = command("certify", out, "--eps", EPS, "--rule", "theorem1", "--bounds", "ibp")
+    certified = command("certify", out, "--eps", EPS, "--method", "theorem1", "--bounds", "ibp")
     return {**trained, **certified, "seconds": seconds}
 
 
