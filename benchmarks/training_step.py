@@ -23,7 +23,7 @@ def steps_of(algorithm: Any, likelihood: Likelihood, net: torch.nn.Module, batch
     """Return a function that makes one step from where the last one ended."""
     network = cb.networks.trace(net, batch.inputs)
     precision = cb.GaussianPrior().precisions(network.graph, network.params)
-    target = Target(network.graph, network.buffers, likelihood, precision, 10_000)
+    target = Target(network.graph, network.buffers, likelihood, precision, 10_000, epoch_steps=79, total_steps=20 * 79)
     state = algorithm.init(target, network.params, torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(0)
 

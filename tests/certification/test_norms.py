@@ -263,7 +263,7 @@ def test_radii_are_for_points_and_norms_are_known(trained):
     whole = cb.certify(predictor, x, y, eps=0.4, norm="l2", domain=DOMAIN)
     assert bool((result.lower >= whole.lower - 1e-6).all()) and bool((result.certified | ~whole.certified).all())
     for eps in (torch.full((784,), 0.1), torch.full(x.shape, 0.1)):
-        with pytest.raises(InvalidInput, match="only the norm linf"):
+        with pytest.raises(InvalidInput, match="for the norm linf"):
             cb.certify(predictor, x, y, eps=eps, norm="l1")
     for call in (cb.certify, cb.certified_radius):
         settings = {"eps": 0.1} if call is cb.certify else {}

@@ -133,3 +133,69 @@ def test_text_that_is_no_value_is_wrong_usage(arguments, tmp_path):
     result = invoke("--out", tmp_path / "run", *arguments)
     assert result.exit_code == 2
     assert arguments[0] in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--device", "mars"],
+        ["--dataset", "mnist", "--data-dir", "nowhere"],
+        ["--preset", "paper"],
+        ["--algorithm", "sghmc", "--epochs", 1],
+    ],
+    ids=["device", "data", "preset", "room"],
+)
+def test_after_a_mistake_the_corrected_command_trains(arguments, tmp_path):
+    wrong = invoke(*TINY, "--out", tmp_path / "run", *arguments)
+    assert wrong.exit_code == 1 and "Traceback" not in wrong.output
+    assert "no unfinished run" in invoke("--out", tmp_path / "run", "--resume").stderr
+    trained(tmp_path / "run", "--algorithm", "map")
+
+
+@pytest.fixture
+def unfinished(tmp_path):
+    """A run that was stopped before its first checkpoint."""
+    spec = TrainSpec(hidden=(8,), algorithm="swag", epochs=2, batch_size=500, settings={"every": 5}).resolved()
+    (tmp_path / "started.json").write_text(json.dumps({"spec": spec.to_json()}))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--epochs", 6], "--epochs 6, but it was started with 2"),
+        (["--hidden", "8,4"], "--hidden 8,4, but it was started with 8"),
+        (["--algorithm", "vogn"], "--algorithm vogn, but it was started with swag"),
+        (["--every", "none"], "--every none, but it was started with 5"),
+        (["--initial-std", 0.1], "--initial-std 0.1, which swag does not know"),
+        (["--preset", "paper-mnist"], "--dataset mnist, but it was started with digits"),
+        (["--overwrite"], "--overwrite replaces it"),
+    ],
+    ids=str,
+)
+def test_a_resumed_run_takes_no_other_settings(arguments, words, unfinished):
+    result = invoke("--out", unfinished, "--resume", *arguments)
+    assert result.exit_code == 1, result.output
+    assert words in result.stderr and "--overwrite" in result.stderr
+    assert [path.name for path in unfinished.iterdir()] == ["started.json"]
+
+
+def test_a_resumed_run_takes_settings_that_agree(unfinished):
+    agreeing = ["--epochs", 2, "--hidden", 8, "--lr", "none", "--every", 5, "--algorithm", "swag", "--device", "cpu"]
+    result = invoke("--out", unfinished, "--resume", "--json", *agreeing)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["spec"]["settings"]["every"] == 5
+
+
+def test_a_default_temperature_below_one_is_told_with_its_reason(tmp_path):
+    words = "temperature 0.01, the default of vogn where bounds judge its weights: at 1, Bayes' rule, they are too wide"
+    assert words in invoke(*TINY, "--algorithm", "vogn", "--out", tmp_path / "vogn").stdout
+    assert cb.load(tmp_path / "vogn").metadata["temperature"] == 0.01
+    for name, arguments in {"map": ["--algorithm", "map"], "chosen": ["--temperature", 1]}.items():
+        assert "Bayes' rule" not in invoke(*TINY, *arguments, "--out", tmp_path / name).stdout
+    assert json.loads(invoke(*TINY, "--out", tmp_path / "json", "--json").stdout)["temperature"] == 0.01
+
+
+def test_help_says_what_an_epoch_of_hmc_is():
+    page = " ".join(re.sub("[│╭╮╰╯─]", " ", invoke("--help").output).split())
+    assert "for hmc, trajectories that are kept, and its burn-in comes on top" in page

@@ -78,6 +78,8 @@ def test_presets_are_specs(name):
         if algorithm in ALGORITHMS:
             spec = assemble({"preset": name, "algorithm": algorithm})
             assert spec.algorithm == algorithm and spec.ramp == 1.0 and spec.lam == 0.25
+            # Printed settings do not follow what is a better default here.
+            assert spec.temperature == 1.0 and None not in (spec.lr, spec.start_epochs)
 
 
 def test_presets_hold_the_papers_figures():
@@ -87,7 +89,7 @@ def test_presets_hold_the_papers_figures():
     assert (cifar.lr, cifar.prior_inflation, cifar.epochs, cifar.eps) == (0.25, 5, 45, 1 / 255)
     assert math.isclose(cifar.make_schedule()(1 / 45), math.exp(-0.025))
     hmc = preset_values("paper-mnist", "hmc")
-    assert hmc["epochs"] - hmc["settings"]["burn_in"] == 25
+    assert hmc["epochs"] == 25 and hmc["settings"]["burn_in"] == 3
 
 
 def test_presets_say_what_they_have():

@@ -6,6 +6,7 @@ import pytest
 
 from certibayes.errors import InvalidInput, RunExists
 from certibayes.experiments import TrainSpec, run_demo
+from certibayes.experiments.demo import SPEC
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,14 @@ def test_the_report_is_self_contained_and_states_what_was_proved(demo):
     assert "data:image/png;base64," in page
     assert 'src="http' not in page and 'href="http' not in page
     assert demo.evaluations["robust"].certificate.digest[:16] in page
+
+
+def test_every_setting_of_the_algorithm_is_spelled_out():
+    """The figures in the README stay what they are when defaults change."""
+    complete = SPEC.resolved()
+    assert (SPEC.lr, SPEC.ramp, SPEC.temperature) == (0.003, 0.5, 0.001)
+    assert SPEC.settings == complete.settings
+    assert (SPEC.schedule, SPEC.warmup) == (complete.schedule, complete.warmup) == ("cosine", 0.05)
 
 
 def test_the_figure_is_a_picture(demo):

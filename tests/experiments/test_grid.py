@@ -36,7 +36,7 @@ def test_figures_of_every_run_are_returned_and_kept(tmp_path):
     for name, found in figures.items():
         assert found["n"] == 20
         assert 0 <= found["certified"] <= found["pgd"] <= found["accuracy"] <= 1
-        assert found["temperature"] == SPECS[name].temperature
+        assert found["temperature"] == SPECS[name].resolved().temperature
         assert json.loads((tmp_path / name / "run.json").read_text())["evaluation"] == found
 
 
@@ -95,7 +95,7 @@ def test_an_error_in_a_process_is_the_error_here(tmp_path):
 
 
 def test_chains_are_diagnosed(tmp_path):
-    chains = spec(algorithm="hmc", epochs=6, settings={"burn_in": 2, "leapfrog": 2, "chains": 2})
+    chains = spec(algorithm="hmc", epochs=4, start_epochs=0, settings={"burn_in": 2, "leapfrog": 2, "chains": 2})
     found = run_one(chains, tmp_path / "chains", JUDGING)
     assert found["sampler"]["proposed"] == 8
     assert found["diagnostics"]["chains"] == 2

@@ -82,3 +82,10 @@ def test_an_unknown_study_is_told():
     result = CliRunner().invoke(app, ["reproduce", "everything"])
     assert result.exit_code == 1
     assert "inference" in result.output
+
+
+def test_no_spec_leaves_to_the_algorithm_what_may_be_changed_there():
+    """Stored tables say what was run; defaults that improve must not change it."""
+    for spec in study_specs().values():
+        assert None not in (spec.lr, spec.ramp, spec.temperature, spec.start_epochs)
+        assert spec.algorithm != "laplace" or spec.settings["structure"] == "diagonal"

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from certibayes.errors import CorruptFile
+from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.experiments import TrainSpec, train
 from certibayes.experiments.config import assemble, read_config
 from certibayes.inference import MAP, SWAG
@@ -70,11 +70,11 @@ def test_a_start_is_where_the_algorithm_begins():
     posterior = train(still, progress=False)
     assert isinstance(posterior, DiagonalGaussian)
     start = train(
-        TrainSpec(algorithm="map", lr=0.05, settings={"optimizer": "sgd"}, **{**TINY, "epochs": 2}), progress=False
+        TrainSpec(algorithm="map", lr=0.1, settings={"optimizer": "sgd"}, **{**TINY, "epochs": 2}), progress=False
     )
     for name, mean in posterior.mean.items():
         assert torch.equal(mean, start.params[name])
-    assert posterior.metadata["start"] == {"epochs": 2, "lr": 0.05}
+    assert posterior.metadata["start"] == {"epochs": 2, "lr": 0.1}
     assert posterior.metadata["ramp"] is None and start.metadata["ramp"] is not None
 
 
@@ -141,3 +141,38 @@ def test_the_temperature_is_chosen_and_leaves_no_checkpoints(tmp_path):
     curve = posterior.metadata["temperature_curve"]
     assert posterior.metadata["temperature"] == min(curve, key=lambda row: row["validation_loss"])["temperature"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["posterior.safetensors", "run.json", "spec.toml"]
+
+
+def refuse_a_step(monkeypatch):
+    monkeypatch.setattr(MAP, "update", lambda *_: pytest.fail("a step was made"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "device"),
+    [
+        ({}, "mars"),
+        # Found by ``init``, and with a start only once that would have been trained.
+        ({"algorithm": "sghmc"}, None),
+        ({"algorithm": "sghmc", "start_epochs": 1}, None),
+        ({"algorithm": "swag", "epochs": 1}, None),
+    ],
+    ids=["device", "no room", "no room after a start", "one iterate"],
+)
+def test_a_run_that_cannot_start_leaves_nothing(settings, device, tmp_path, monkeypatch):
+    refuse_a_step(monkeypatch)
+    with pytest.raises(InvalidInput):
+        train(TrainSpec(**{**TINY, **settings}), tmp_path / "run", device=device, progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_cannot_start_leaves_an_unfinished_one_as_it_was(tmp_path, monkeypatch):
+    spec = TrainSpec(**STARTED)
+    with monkeypatch.context() as patch:
+        break_at(patch, SWAG, 5)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(spec, tmp_path, progress=False, checkpoint_every=0.0)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InvalidInput, match="mars"):
+        train(TrainSpec(**TINY), tmp_path, device="mars", overwrite=True, progress=False)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert_same(train(spec, tmp_path, progress=False, resume=True), train(spec, progress=False))

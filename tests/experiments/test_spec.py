@@ -9,6 +9,7 @@ from certibayes.errors import InvalidInput
 from certibayes.experiments import ALGORITHMS, TrainSpec
 from certibayes.experiments.spec import hyperparameters
 from certibayes.inference import MAP, SWAG, Schedule
+from certibayes.inference.temperature import default_temperature
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -18,7 +19,8 @@ def test_a_resolved_spec_is_complete_and_means_the_same(algorithm):
     assert complete.make_algorithm() == spec.make_algorithm()
     assert complete.make_schedule() == spec.make_schedule()
     assert set(complete.settings) == set(hyperparameters(algorithm))
-    assert None not in (complete.lr, complete.schedule, complete.warmup)
+    names = ("lr", "schedule", "warmup", "ramp", "temperature", "start_epochs")
+    assert None not in [getattr(complete, name) for name in names]
     assert complete.resolved() == complete
     assert TrainSpec.from_json(json.loads(json.dumps(complete.to_json()))) == complete
 
@@ -45,7 +47,7 @@ def test_older_records_take_defaults():
     old = {"dataset": "digits", "hidden": [8], "algorithm": "vogn", "schedule": "cosine", "warmup": 0.05, "seed": 3}
     spec = TrainSpec.from_json(old)
     assert spec.hidden == (8,) and spec.seed == 3
-    assert spec.start_epochs == 0 and spec.settings == {} and spec.radius == "two-point"
+    assert spec.resolved().start_epochs == 0 and spec.settings == {} and spec.radius == "two-point"
     assert spec.resolved() == TrainSpec(hidden=(8,), seed=3).resolved()
 
 
@@ -53,6 +55,51 @@ def test_the_temperature_is_chosen_on_held_out_data():
     assert TrainSpec(temperature="validate").resolved().validation == 0.1
     assert TrainSpec(temperature="validate", validation=0.2).resolved().validation == 0.2
     assert TrainSpec().resolved().validation == 0.0
+
+
+@pytest.mark.parametrize(
+    ("values", "temperature"),
+    [
+        ({"algorithm": "swag"}, 1.0),
+        ({"algorithm": "vogn"}, 0.01),
+        ({"algorithm": "vogn", "likelihood": "crown-ibp"}, 0.01),
+        ({"algorithm": "vogn", "temperature": 1.0}, 1.0),
+        # Nothing is bounded.
+        ({"algorithm": "vogn", "likelihood": "standard"}, 1.0),
+        ({"algorithm": "vogn", "likelihood": "pgd"}, 1.0),
+        ({"algorithm": "vogn", "eps": 0.0}, 1.0),
+        ({"algorithm": "vogn", "lam": 1.0}, 1.0),
+    ],
+    ids=str,
+)
+def test_the_temperature_is_one_unless_bounds_judge_an_algorithm_with_wide_weights(values, temperature):
+    spec = TrainSpec(**values)
+    assert spec.resolved().temperature == temperature
+    if "temperature" not in values:
+        likelihood = spec.make_likelihood(data.load("digits"))
+        assert default_temperature(spec.make_algorithm(), likelihood.bounded) == temperature
+
+
+@pytest.mark.parametrize(
+    ("values", "ramp"),
+    [
+        ({"algorithm": "vogn"}, 0.5),
+        ({"algorithm": "swag"}, 0.5),
+        ({"algorithm": "swag", "settings": {"start": 0.25}}, 0.25),
+        ({"algorithm": "sghmc"}, 0.175),
+        ({"algorithm": "sghmc", "settings": {"cycles": 1}}, 0.5),
+        ({"algorithm": "sghmc", "ramp": 0.3}, 0.3),
+    ],
+    ids=str,
+)
+def test_the_radius_has_grown_when_the_first_iterate_is_collected(values, ramp):
+    assert TrainSpec(**values).resolved().ramp == pytest.approx(ramp)
+
+
+def test_chains_start_from_a_trained_network_unless_they_start_from_the_prior():
+    assert TrainSpec(algorithm="hmc").resolved().start_epochs == 10
+    assert TrainSpec(algorithm="hmc", start_epochs=0).resolved().start_epochs == 0
+    assert TrainSpec(algorithm="hmc", settings={"initial": "prior"}).resolved().start_epochs == 0
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ ALGORITHMS = {
     "hmc": cb.HMC(lr=0.01, leapfrog=3, burn_in=1),
     "hmc-chains": cb.HMC(lr=0.02, leapfrog=2, burn_in=1, chains=3, mass="fisher", initial="prior", chunk=10),
     "sghmc": cb.SGHMC(lr=0.01, cycles=1, samples=2, exploration=0.5),
-    "laplace": cb.Laplace(lr=0.01),
+    "laplace": cb.Laplace(lr=0.01, structure="diagonal"),
     "laplace-last-layer": cb.Laplace(lr=0.01, structure="last-layer", fisher="empirical"),
     "ensemble": cb.DeepEnsemble(lr=0.01, members=3),
 }
@@ -71,7 +71,7 @@ def target_for(
     """A target, parameters to start from and a batch."""
     batch = data_for(likelihood, dtype)
     traced = trace(network().to(dtype), batch.inputs)
-    precision = cb.GaussianPrior().precisions(traced.graph, traced.params)
+    precision = cb.GaussianPrior(inflation=10.0).precisions(traced.graph, traced.params)
     target = Target(traced.graph, traced.buffers, likelihood, precision, SIZE, temperature, STEPS, EPOCHS * STEPS)
     return target, traced.params, batch
 

@@ -230,6 +230,31 @@ class TestRecords:
         assert shown.out == shown.err == ""
 
 
+class TestStart:
+    def test_it_is_told_once_whatever_follows(self):
+        told = []
+        fit(algorithm=ALGORITHMS["vogn"], temperature=(1.0, 0.1), on_start=lambda: told.append("start"))
+        assert told == ["start"]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"epochs": 0},
+            {"temperature": -1.0},
+            {"device": "mars"},
+            {"validation": 2.0},
+            {"train": (inputs(), classes() + 7)},
+            # Only the algorithm itself can tell.
+            {"algorithm": cb.SWAG(start=0.9)},
+            {"algorithm": cb.SGHMC()},
+        ],
+        ids=str,
+    )
+    def test_it_is_not_told_where_settings_are_wrong(self, wrong):
+        with pytest.raises(InvalidInput):
+            fit(**wrong, on_start=lambda: pytest.fail("it was told"))
+
+
 class TestNothingElseChanges:
     @pytest.mark.parametrize("training", [True, False])
     def test_the_module(self, training):

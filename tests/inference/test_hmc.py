@@ -89,7 +89,7 @@ def chains(request):
     algorithm, temperature = CHAINS[request.param]
     data = problem(60, outputs=OUTPUTS)
     seed = list(CHAINS).index(request.param)
-    posterior = fit_linear(algorithm, data, epochs=20 + DRAWS, temperature=temperature, seed=seed)
+    posterior = fit_linear(algorithm, data, epochs=DRAWS, temperature=temperature, seed=seed)
     drawn = whitened(coefficients(posterior.stacked), data, temperature)
     return posterior, data, drawn.view(algorithm.chains, DRAWS, OUTPUTS, 4).transpose(0, 1).flatten(1, 2)
 
@@ -171,20 +171,20 @@ class TestAdaptation:
     @pytest.mark.parametrize(("wanted", "size"), [(0.7, 1e-3), (0.9, 1.0)])
     def test_the_wanted_acceptance_is_reached(self, wanted, size):
         algorithm = cb.HMC(lr=size, leapfrog=5, burn_in=100, chains=2, target_acceptance=wanted)
-        posterior = fit_linear(algorithm, problem(60, outputs=4), epochs=180)
+        posterior = fit_linear(algorithm, problem(60, outputs=4), epochs=80)
         assert abs(posterior.metadata["sampler"]["acceptance"] - wanted) < 0.1
 
     def test_it_ends_with_burn_in(self):
         """Draws kept while the step still depends on the past would not be from the posterior."""
         algorithm = cb.HMC(lr=0.02, leapfrog=2, burn_in=6, chains=2)
-        posterior = fit_linear(algorithm, problem(50), epochs=16)
+        posterior = fit_linear(algorithm, problem(50), epochs=10)
         sizes = [record["step_size"] for record in posterior.metadata["history"]]
         assert len(set(sizes[:6])) == 6
         assert set(sizes[6:]) == {posterior.metadata["sampler"]["step_size"]}
 
     def test_without_a_target_the_step_is_what_was_asked_for(self):
         algorithm = cb.HMC(lr=0.02, leapfrog=2, burn_in=3, target_acceptance=None)
-        posterior = fit_linear(algorithm, problem(50), epochs=6)
+        posterior = fit_linear(algorithm, problem(50), epochs=3)
         assert {record["step_size"] for record in posterior.metadata["history"]} == {0.02}
         assert posterior.metadata["sampler"]["step_size"] == 0.02
 

@@ -65,7 +65,7 @@ class TestAgainstEveryExamplesGradient:
         }
 
     def test_the_diagonal(self, settings, temperature):
-        posterior = fit(algorithm=cb.Laplace(lr=0.01, fisher="empirical"), **settings)
+        posterior = fit(algorithm=cb.Laplace(lr=0.01, fisher="empirical", structure="diagonal"), **settings)
         total = curvature(posterior, settings["likelihood"], settings["train"])
         expected = (temperature / (total.diagonal() + prior_precision(posterior))).sqrt()
         found = torch.cat([posterior.std[name].flatten() for name in posterior.graph.parameters])
@@ -90,9 +90,9 @@ class TestLinearRegression:
         data = problem()
         features = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
         expected = (features.square().sum(0) / assumed**2 + PRIOR_STD**-2).rsqrt()
-        _, widths = infer(cb.Laplace(lr=0.05, draws=2), data, assumed, steps=300)
+        _, widths = infer(cb.Laplace(lr=0.05, draws=2, structure="diagonal"), data, assumed, steps=300)
         torch.testing.assert_close(widths, expected, rtol=0.05, atol=0)
-        _, empirical = infer(cb.Laplace(lr=0.05, fisher="empirical"), data, assumed, steps=300)
+        _, empirical = infer(cb.Laplace(lr=0.05, fisher="empirical", structure="diagonal"), data, assumed, steps=300)
         torch.testing.assert_close(empirical, expected * assumed / NOISE, rtol=0.1, atol=0)
 
     def test_the_last_layer_has_the_covariance_of_the_closed_form(self):
@@ -139,14 +139,18 @@ class TestTheModelsOwnLabels:
 
     def test_labels_of_the_data_do_not_enter(self):
         posteriors = [
-            fit(train=(inputs(), labels), algorithm=cb.Laplace(), epochs=0) for labels in (classes(), classes().flip(0))
+            fit(train=(inputs(), labels), algorithm=cb.Laplace(structure="diagonal"), epochs=0)
+            for labels in (classes(), classes().flip(0))
         ]
         for name, width in posteriors[0].std.items():
             assert torch.equal(posteriors[1].std[name], width)
 
     def test_more_draws_agree_better(self):
         def spread(draws):
-            fits = [fit(algorithm=cb.Laplace(draws=draws), epochs=0, seed=seed).std["1.weight"] for seed in range(8)]
+            fits = [
+                fit(algorithm=cb.Laplace(draws=draws, structure="diagonal"), epochs=0, seed=seed).std["1.weight"]
+                for seed in range(8)
+            ]
             return float(torch.stack(fits).std(0).mean())
 
         assert spread(64) < 0.3 * spread(1)
@@ -274,3 +278,10 @@ class TestTheLastLayer:
 def test_bad_settings(bad):
     with pytest.raises(InvalidInput):
         cb.Laplace(**bad)
+
+
+def test_a_last_layer_too_large_for_its_covariance_is_told_before_training(monkeypatch):
+    monkeypatch.setattr("certibayes.inference.laplace.LARGEST", 20)
+    monkeypatch.setattr(cb.Laplace, "update", lambda *_: pytest.fail("a step was made"))
+    with pytest.raises(InvalidInput, match=r'has 21 parameters.*structure="diagonal"'):
+        fit(algorithm=cb.Laplace())

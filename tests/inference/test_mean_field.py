@@ -15,7 +15,7 @@ METHODS = {
     "noisy-adam": (cb.NoisyAdam(lr=0.05, betas=(0.9, 0.998), initial_std=0.05), {"batch_size": 50, "steps": 4000}),
     "ivon": (cb.IVON(lr=0.05, betas=(0.9, 0.9995), initial_std=0.02), {"batch_size": 1000, "steps": 6000}),
     "bbb": (cb.BBB(lr=0.05, initial_std=0.05), {"batch_size": 1000, "steps": 4000}),
-    "laplace": (cb.Laplace(lr=0.05), {"batch_size": 500, "steps": 800}),
+    "laplace": (cb.Laplace(lr=0.05, structure="diagonal"), {"batch_size": 500, "steps": 800}),
 }
 
 

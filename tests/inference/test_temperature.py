@@ -83,7 +83,7 @@ def test_the_candidate_that_explains_held_out_data_best_is_chosen(name, likeliho
 
 def test_candidates_may_be_given_in_any_order():
     for candidates in ([0.5, 2.0, 1e-4], (1e-4, 0.5, 2.0), np.array([0.5, 2.0])):
-        posterior = fit(algorithm=cb.Laplace(lr=0.05), temperature=candidates, **HELD)
+        posterior = fit(algorithm=cb.Laplace(lr=0.05, structure="diagonal"), temperature=candidates, **HELD)
         curve = posterior.metadata["temperature_curve"]
         assert [point["temperature"] for point in curve] == list(candidates)
         lowest = min(curve, key=lambda point: point["validation_loss"])
@@ -278,7 +278,7 @@ class TestDivergence:
 @pytest.mark.parametrize(
     "bad",
     [
-        *(0.0, -1.0, math.nan, math.inf, "best", "", None),
+        *(0.0, -1.0, math.nan, math.inf, "best", ""),
         *([], (), {}, [1.0, 0.0], (0.1, -1.0), [1.0, math.nan], [1.0, 1.0], [1, 1.0], [None, 1.0], ["cold"]),
     ],
     ids=str,
@@ -293,3 +293,12 @@ def test_any_number_will_do(given):
     posterior = fit(algorithm=ALGORITHMS["vogn"], temperature=given)
     assert posterior.metadata["temperature"] == float(given)
     assert type(posterior.metadata["temperature"]) is float
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "temperature"), [("standard", 1.0), ("pgd", 1.0), ("ibp", 0.01), ("crown-ibp", 0.01)]
+)
+def test_where_none_is_given_it_is_one_unless_bounds_judge_wide_weights(likelihood, temperature):
+    assert fit(LIKELIHOODS[likelihood], algorithm=ALGORITHMS["vogn"]).metadata["temperature"] == temperature
+    assert fit(LIKELIHOODS[likelihood], algorithm=ALGORITHMS["swag"]).metadata["temperature"] == 1.0
+    assert fit(LIKELIHOODS[likelihood], algorithm=ALGORITHMS["vogn"], temperature=1).metadata["temperature"] == 1.0

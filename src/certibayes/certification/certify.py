@@ -32,7 +32,7 @@ UNBOUNDED = (
 """Why nothing could be concluded about a point."""
 
 
-def certify(
+def certify(  # noqa: PLR0913 - public
     predictor: Predictor,
     x: Tensor,
     y: Tensor | None = None,

@@ -27,7 +27,7 @@ MOST_STEPS = 50
 """More would try radii that float64 cannot tell apart."""
 
 
-def certified_radius(
+def certified_radius(  # noqa: PLR0913 - public
     predictor: Predictor,
     x: Tensor,
     y: Tensor | None = None,

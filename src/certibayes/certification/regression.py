@@ -26,7 +26,7 @@ from certibayes.prediction import RegressionPredictor
 from certibayes.regions import Domain, as_radius
 
 
-def certify_regression(
+def certify_regression(  # noqa: PLR0913 - public
     predictor: RegressionPredictor,
     x: Tensor,
     y: Tensor | None = None,

@@ -35,7 +35,7 @@ LEAST_SHARE = 1e-3
 """Seconds of a budget for a shard, also where earlier ones took more than theirs."""
 
 
-def certify_in_shards(
+def certify_in_shards(  # noqa: PLR0913 - public
     predictor: Predictor,
     x: Tensor,
     y: Tensor | None,

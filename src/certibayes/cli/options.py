@@ -22,7 +22,11 @@ NormOption = Annotated[
 ]
 SamplesOption = Annotated[
     int | None,
-    typer.Option("--samples", help="Weight samples in the predictor; 35 by default, or all that are held."),
+    typer.Option(
+        "--samples",
+        help="Weight samples in the predictor; 35 by default, or all that are held. Where fewer are held than asked for, "
+        "all of them.",
+    ),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of the weight samples.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", help="Take only the first so many test points.")]

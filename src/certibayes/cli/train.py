@@ -12,8 +12,9 @@ from rich.table import Table
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption
 from certibayes.cli.terminal import console, print_json, told_plainly
 from certibayes.cli.train_options import hyperparameter_options, spec_options, with_options
-from certibayes.experiments import add_figures, started_spec, train
-from certibayes.experiments.config import TABLE, assemble, read_config
+from certibayes.errors import InvalidInput
+from certibayes.experiments import TrainSpec, add_figures, started_spec, train
+from certibayes.experiments.config import TABLE, assemble, read_config, require_agreement
 from certibayes.experiments.presets import PRESETS
 from certibayes.posteriors import Posterior
 
@@ -28,7 +29,8 @@ def train_command(
         str | None, typer.Option("--preset", help="Settings to start from; the file and flags win over them.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the unfinished run in OUT; other options are not looked at.")
+        bool,
+        typer.Option("--resume", help="Go on with the unfinished run in OUT, with the settings it was started with."),
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the finished run in OUT.")] = False,
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between checkpoints.")] = 30.0,
@@ -39,14 +41,19 @@ def train_command(
 ) -> None:
     """Infer a posterior and store it in OUT."""
     with told_plainly():
+        if resume and overwrite:
+            raise InvalidInput("--resume goes on with the run in OUT, and --overwrite replaces it; pass one of them.")
+        flags = {p.name: given[p.name] for p in _SPEC if given[p.name] is not None}
+        flags[TABLE] = {p.name: given[p.name] for p in _HYPERPARAMETERS if given[p.name] is not None}
+        if preset is not None:
+            flags["preset"] = preset
+        values = None if config is None else read_config(config)
         # A resumed run keeps the settings it was started with; train() raises if there is nothing to resume.
         spec = started_spec(out) if resume else None
         if spec is None:
-            flags = {p.name: given[p.name] for p in _SPEC if given[p.name] is not None}
-            flags[TABLE] = {p.name: given[p.name] for p in _HYPERPARAMETERS if given[p.name] is not None}
-            if preset is not None:
-                flags["preset"] = preset
-            spec = assemble(flags, None if config is None else read_config(config))
+            spec = assemble(flags, values)
+        else:
+            require_agreement(spec, flags, values, out)
         posterior = train(
             spec, out, data_dir=data_dir, device=device, resume=resume, overwrite=overwrite, progress=not as_json,
             checkpoint_every=checkpoint_every,
@@ -55,9 +62,11 @@ def train_command(
         final = history[-1] if history else {}
         add_figures(out, "training", final)
         if as_json:
-            print_json({"out": str(out), "spec": spec.resolved().to_json(), **_chosen(posterior), **final})
+            chosen = {"temperature": posterior.metadata["temperature"], **_chosen(posterior)}
+            print_json({"out": str(out), "spec": spec.resolved().to_json(), **chosen, **final})
             return
         _print_curve(posterior)
+        _print_temperature(spec, posterior)
         loss = f", final loss {final['loss']:.4f}" if final else ""
         console.print(f"posterior in [bold]{escape(str(out))}[/bold]{loss}", highlight=False)
         if posterior.task == "classification":
@@ -68,6 +77,19 @@ def _chosen(posterior: Posterior) -> dict[str, Any]:
     """Return the temperature that was chosen and the figures behind the choice, where there was one."""
     keys = ("temperature", "temperature_curve")
     return {key: posterior.metadata[key] for key in keys} if "temperature_curve" in posterior.metadata else {}
+
+
+def _print_temperature(spec: TrainSpec, posterior: Posterior) -> None:
+    """Say why the temperature is not 1, where that is the algorithm's default and not someone's choice."""
+    temperature = posterior.metadata["temperature"]
+    if "temperature_curve" in posterior.metadata or temperature == 1.0 or temperature != spec.default_temperature():
+        return
+    console.print(
+        f"temperature [bold]{temperature:g}[/bold], the default of {spec.algorithm} where bounds judge its weights: at "
+        "1, Bayes' rule, they are too wide for anything to be proved (--temperature 1 to have it so)",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _print_curve(posterior: Posterior) -> None:
@@ -95,8 +117,7 @@ train_command.__doc__ = "\n\n".join(
         "algorithm's hyperparameters, from a preset, and from defaults, in this order of rank.",
         "Ctrl-C keeps a checkpoint; `certibayes train --out OUT --resume` goes on with the settings the run was "
         "started with, and ends with the same bits as a run that was never interrupted.",
-        "Example: certibayes train --dataset digits --likelihood ibp --eps 0.1 --temperature 0.001 --epochs 40 "
-        "--out runs/a",
+        "Example: certibayes train --dataset digits --algorithm swag --likelihood ibp --eps 0.1 --out runs/a",
         *(f"Preset {name} ({', '.join(preset.algorithms)}): {preset.description}." for name, preset in PRESETS.items()),
     )
 )

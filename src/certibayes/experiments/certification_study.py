@@ -198,7 +198,7 @@ class Row:
     figures: Figures
 
 
-def run_certification_study(
+def run_certification_study(  # noqa: PLR0913 - public
     out: Path,
     judging: RuleJudging,
     *,
@@ -227,7 +227,12 @@ def run_certification_study(
     specs = study_specs(dataset, chosen, temperatures=temperatures, seeds=(seed,), quick=quick)
     figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
     rows = [
-        Row(spec.algorithm, LIKELIHOODS[spec.likelihood], float(spec.temperature), figures[name])
+        Row(
+            spec.algorithm,
+            LIKELIHOODS[spec.likelihood],
+            float(spec.temperature or spec.default_temperature()),
+            figures[name],
+        )
         for name, spec in specs.items()
         if "diverged" not in figures[name]
     ]

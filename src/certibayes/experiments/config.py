@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import tomllib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from certibayes.errors import InvalidInput
 from certibayes.experiments.presets import preset_values
-from certibayes.experiments.settings import NONE, settings_of
+from certibayes.experiments.settings import NONE, as_text, settings_of
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec, hyperparameters
 from certibayes.experiments.toml import to_toml
 from certibayes.posteriors.storage import write_atomically
@@ -53,13 +54,51 @@ def assemble(flags: dict[str, Any], config: dict[str, Any] | None = None) -> Tra
         flags: fields of a spec that were given, ``preset``, and ``settings``.
         config: what ``read_config`` returned.
     """
+    return TrainSpec(**_merged(flags, config, TrainSpec.algorithm))
+
+
+def require_agreement(stored: TrainSpec, flags: dict[str, Any], config: dict[str, Any] | None, out: Path) -> None:
+    """Raise if settings that were given anew are not those that the unfinished run in ``out`` was started with.
+
+    Args:
+        stored: the run's own settings.
+        flags: as ``assemble`` takes them.
+        config: likewise.
+        out: directory of the run.
+    """
+    stored = stored.resolved()
+    given = _merged(flags, config, stored.algorithm)
+    given |= given.pop(TABLE)
+    known = {**settings_of(TrainSpec), **hyperparameters(stored.algorithm)}
+    has = {**stored.to_json(), **stored.settings}
+    contradictions = []
+    for name, value in given.items():
+        flag = f"--{name.replace('_', '-')} {as_text(value)}"
+        if name not in known:
+            contradictions.append(f"{flag}, which {stored.algorithm} does not know")
+            continue
+        asked = known[name].check(value)
+        if asked is None and name not in stored.settings:
+            left_out: Any = {name: None}
+            asked = getattr(replace(stored, **left_out).resolved(), name)
+        if asked != has[name]:
+            contradictions.append(f"{flag}, but it was started with {as_text(has[name])}")
+    if contradictions:
+        raise InvalidInput(
+            f"the unfinished run in {out} has other settings: {'; '.join(contradictions)}. Leave these out to go on "
+            "with it as it was started, or begin anew with --overwrite in the place of --resume."
+        )
+
+
+def _merged(flags: dict[str, Any], config: dict[str, Any] | None, algorithm: str) -> dict[str, Any]:
+    """Merge flags over the file over the preset, which is that of ``algorithm`` where none is named."""
     layers: list[dict[str, Any]] = [config or {}, flags]
     given = {**layers[0], **flags}
     if given.get("preset") is not None:
-        layers.insert(0, preset_values(given["preset"], given.get("algorithm", TrainSpec.algorithm)))
+        layers.insert(0, preset_values(given["preset"], given.get("algorithm", algorithm)))
     values = {key: value for layer in layers for key, value in layer.items() if key != "preset"}
     values[TABLE] = {key: value for layer in layers for key, value in layer.get(TABLE, {}).items()}
-    return TrainSpec(**values)
+    return values
 
 
 def write_config(path: Path, spec: TrainSpec) -> None:

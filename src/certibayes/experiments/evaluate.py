@@ -55,7 +55,7 @@ def log_probabilities(predictor: Predictor, x: Tensor, batch_size: int = 500) ->
     return torch.cat([predictor(part).double() for part in x.split(batch_size)])
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - public
     predictor: Predictor,
     x: Tensor,
     y: Tensor,

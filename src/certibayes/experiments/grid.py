@@ -62,7 +62,7 @@ class Judging:
 
     def predictor(self, posterior: Posterior) -> Predictor:
         """Draw the predictor that is judged."""
-        held = len(posterior) if hasattr(posterior, "__len__") else self.samples
+        held = self.samples if posterior.held is None else posterior.held
         return posterior.predictor(min(self.samples, held), seed=1, device=self.device)
 
     def judge(self, posterior: Posterior, spec: TrainSpec) -> Figures:

@@ -22,6 +22,17 @@ from certibayes.posteriors.storage import write_atomically
 TEMPERATURES = (1.0, 0.1, 0.01, 0.001)
 EPS = 0.1
 
+COMMON: dict[str, Any] = {
+    "eps": EPS,
+    "epochs": 20,
+    "ramp": 0.5,
+    "prior_inflation": 300.0,
+    "start_epochs": 0,
+    "start_lr": 0.05,
+    "validation": 1 / 12,
+}
+"""What all methods share, spelled out, so that a change of defaults changes no table."""
+
 METHODS: dict[str, dict[str, Any]] = {
     "swag": {"lr": 0.05, "settings": {"every": 100}},
     "noisy-adam": {"lr": 0.001},
@@ -29,14 +40,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "bbb": {"lr": 0.003},
     "hmc": {
         "lr": 2e-4,
-        "epochs": 50,
+        "epochs": 25,
         "start_epochs": 10,
         "settings": {"burn_in": 25, "leapfrog": 20, "chains": 4},
     },
     "ivon": {"lr": 0.2, "settings": {"betas": (0.9, 0.9998)}},
     # Its first cycle samples after 0.7 of a quarter of training; the radius has grown by then.
     "sghmc": {"lr": 0.1, "ramp": 0.15},
-    "laplace": {"lr": 0.003},
+    "laplace": {"lr": 0.003, "settings": {"structure": "diagonal"}},
     "ensemble": {"lr": 0.003},
     "map": {"lr": 0.003},
 }
@@ -65,8 +76,7 @@ class Row:
 def method_settings(method: str, dataset: str = "mnist", quick: bool = False, seed: int = 0) -> dict[str, Any]:
     """Return what a spec takes for a method, all but likelihood and temperature."""
     own = METHODS[method]
-    common: dict[str, Any] = {"dataset": dataset, "eps": EPS, "epochs": 20, "validation": 1 / 12, "seed": seed}
-    settings = {**common, "algorithm": method, **own}
+    settings = {**COMMON, "dataset": dataset, "seed": seed, "algorithm": method, **own}
     if quick:
         settings |= {"hidden": (16,), "epochs": 4, "start_epochs": min(1, own.get("start_epochs", 0))}
         settings["settings"] = {**own.get("settings", {}), **QUICK.get(method, {})}
@@ -81,7 +91,7 @@ def study_specs(dataset: str = "mnist", quick: bool = False, seed: int = 0) -> d
         temperatures = TEMPERATURES[:1] if ALGORITHMS[method].temperature_in == "nowhere" else TEMPERATURES
         for temperature in temperatures[:2] if quick else temperatures:
             specs[f"{method}-ibp-t{temperature:g}"] = TrainSpec(temperature=temperature, **settings)
-        specs[f"{method}-standard-t1"] = TrainSpec(likelihood="standard", **settings)
+        specs[f"{method}-standard-t1"] = TrainSpec(likelihood="standard", temperature=1.0, **settings)
     return specs
 
 

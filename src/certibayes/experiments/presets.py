@@ -32,7 +32,17 @@ class Preset:
 
 # Both tables train at a constant rate unless they say otherwise, and the radius grows over all of training. Momentum,
 # decay of averages and initial widths are open; they stay as our algorithms have them.
-_PAPER = {"likelihood": "ibp", "lam": 0.25, "ramp": 1.0, "batch_size": 128, "schedule": "constant", "warmup": 0.0}
+_PAPER = {
+    "likelihood": "ibp",
+    "lam": 0.25,
+    "ramp": 1.0,
+    "batch_size": 128,
+    "schedule": "constant",
+    "warmup": 0.0,
+    "temperature": 1.0,
+    "start_epochs": 0,
+    "start_lr": 0.05,
+}
 
 # "LR decay 0.025" is read as a factor exp(-0.025) an epoch.
 _DECAY = {"schedule": "exponential", "lr_floor": math.exp(-0.025 * 45)}
@@ -44,7 +54,7 @@ PRESETS = {
         {
             # The prior is "N/A" in the paper; ours stays weak. 468 steps an epoch, so every 18th of the second half
             # makes 260 iterates, for the paper's 250.
-            "swag": {"lr": 0.1, "settings": {"start": 0.5, "every": 18}},
+            "swag": {"lr": 0.1, "prior_inflation": 300.0, "settings": {"start": 0.5, "every": 18}},
             "noisy-adam": {"lr": 0.001, "prior_inflation": 10.0},
             "vogn": {"lr": 0.35, "prior_inflation": 10.0},
             "bbb": {"lr": 0.45, "prior_inflation": 20.0},
@@ -53,7 +63,7 @@ PRESETS = {
             "hmc": {
                 "lr": 0.075,
                 "prior_inflation": 500.0,
-                "epochs": 28,
+                "epochs": 25,
                 "start_epochs": 10,
                 "settings": {"burn_in": 3, "burn_in_leapfrog": 20, "leapfrog": 25},
             },
@@ -65,7 +75,7 @@ PRESETS = {
         {**_PAPER, "dataset": "cifar10", "architecture": "paper-cifar-supplement", "eps": 1 / 255, "epochs": 45},
         {
             # 390 steps an epoch: every 17th of the second half makes 516 iterates, for the paper's 500.
-            "swag": {"lr": 0.015, "settings": {"start": 0.5, "every": 17}},
+            "swag": {"lr": 0.015, "prior_inflation": 300.0, "settings": {"start": 0.5, "every": 17}},
             "noisy-adam": {"lr": 0.00025, "prior_inflation": 5.0, **_DECAY},
             "vogn": {"lr": 0.25, "prior_inflation": 5.0, **_DECAY},
         },

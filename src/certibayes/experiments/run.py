@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from certibayes import data
 from certibayes.data import DataSet
@@ -33,7 +36,7 @@ SPEC = "spec.toml"
 START = "start"
 
 
-def train(
+def train(  # noqa: PLR0913 - public
     spec: TrainSpec,
     out: Path | None = None,
     *,
@@ -59,7 +62,8 @@ def train(
             f"{get_command(spec.dataset, data.data_directory(data_dir))}"
         )
     if out is not None:
-        _prepare(out, spec, resume, overwrite)
+        _require_free(out, resume, overwrite)
+    claim = partial(_claim, out, spec) if out is not None and not resume else _nothing
     # What both stages share; above all they hold out the same images.
     common: dict[str, Any] = {
         "prior": spec.make_prior(),
@@ -71,20 +75,23 @@ def train(
         "checkpoint_every": checkpoint_every,
         "resume": resume,
     }
-    has_start = spec.start_epochs > 0
-    posterior = fit(
-        _start(spec, dataset, out, common) if has_start else spec.network(dataset),
-        dataset.train,
-        algorithm=spec.make_algorithm(),
+    has_start = bool(spec.start_epochs)
+    stage: dict[str, Any] = {
+        "algorithm": spec.make_algorithm(),
         # Where there is a start, the radius has grown during that.
-        likelihood=spec.make_likelihood(dataset, ramped=not has_start),
-        epochs=spec.epochs,
-        temperature=spec.temperature,
-        schedule=spec.make_schedule(),
-        checkpoint=out,
-        callbacks=callbacks,
+        "likelihood": spec.make_likelihood(dataset, ramped=not has_start),
+        "epochs": spec.epochs,
+        "temperature": spec.temperature,
+        "schedule": spec.make_schedule(),
+        "checkpoint": out,
+        "callbacks": callbacks,
         **common,
-    )
+    }
+    net: nn.Module | Network = spec.network(dataset)
+    if has_start:
+        _rehearse(net, dataset, stage)
+        net = _start(spec, dataset, out, {**common, "on_start": claim})
+    posterior = fit(net, dataset.train, **stage, on_start=_nothing if has_start else claim)
     posterior.metadata["dataset"] = spec.dataset
     if has_start:
         posterior.metadata["start"] = {"epochs": spec.start_epochs, "lr": spec.start_lr}
@@ -97,10 +104,28 @@ def train(
     return posterior
 
 
+class _Rehearsed(Exception):
+    """Everything was checked, and that was all that was wanted."""
+
+
+def _rehearse(net: nn.Module | Network, dataset: DataSet, stage: dict[str, Any]) -> None:
+    """Let ``fit`` check the second stage, so that what is wrong with it is not found after the first was trained."""
+
+    def stop() -> None:
+        raise _Rehearsed
+
+    with contextlib.suppress(_Rehearsed):
+        fit(net, dataset.train, **stage, on_start=stop)
+
+
+def _nothing() -> None:
+    """Leave the directory as it is."""
+
+
 def _start(spec: TrainSpec, dataset: DataSet, out: Path | None, common: dict[str, Any]) -> Network:
-    """Find the point that the algorithm starts from, or take it from the directory if it was found before."""
+    """Find the point that the algorithm starts from; a resumed run takes it from the directory if it is there."""
     directory = None if out is None else out / START
-    if directory is not None and (directory / FILE_NAME).exists():
+    if directory is not None and common["resume"] and (directory / FILE_NAME).exists():
         point = load(directory)
     else:
         point = fit(
@@ -108,7 +133,7 @@ def _start(spec: TrainSpec, dataset: DataSet, out: Path | None, common: dict[str
             dataset.train,
             algorithm=spec.make_start(),
             likelihood=spec.make_likelihood(dataset),
-            epochs=spec.start_epochs,
+            epochs=spec.start_epochs or 0,
             schedule=Schedule("cosine", warmup=0.05),
             checkpoint=directory,
             **common,
@@ -137,23 +162,27 @@ def started_spec(out: Path) -> TrainSpec | None:
     return TrainSpec.from_json(read_record(out)["spec"]) if (out / STARTED).exists() else None
 
 
-def _prepare(out: Path, spec: TrainSpec, resume: bool, overwrite: bool) -> None:
-    """Make the directory this run's own, or raise. A finished run stays as it is until the new posterior is there."""
-    started, finished = started_spec(out), (out / FILE_NAME).exists()
+def _require_free(out: Path, resume: bool, overwrite: bool) -> None:
+    """Raise unless the directory may be trained into."""
+    started, finished = (out / STARTED).exists(), (out / FILE_NAME).exists()
     if resume:
-        if started is None:
+        if not started:
             raise FileNotFoundError(
                 f"there is no unfinished run in {out} to go on with"
                 + (" (it is finished)." if finished else ". Leave out --resume to start one.")
             )
         return
-    if started is not None and not overwrite:
+    if started and not overwrite:
         raise RunExists(f"{out} holds an unfinished run. Go on with it (--resume), or replace it (--overwrite).")
     if finished and not overwrite:
         raise RunExists(f"{out} already holds a finished run. Choose another directory or pass --overwrite.")
+
+
+def _claim(out: Path, spec: TrainSpec) -> None:
+    """Make the directory this run's own. A finished run stays as it is until the new posterior is there."""
     _forget_progress(out)
     _write_record(out / STARTED, {"spec": spec.to_json(), "versions": versions()})
-    if not finished:
+    if not (out / FILE_NAME).exists():
         write_config(out / SPEC, spec)
 
 

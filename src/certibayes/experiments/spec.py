@@ -28,6 +28,7 @@ from certibayes.inference import (
     Schedule,
 )
 from certibayes.inference.fit import HELD_OUT
+from certibayes.inference.temperature import default_temperature
 from certibayes.likelihoods import (
     CROWNIBP,
     IBP,
@@ -59,8 +60,17 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "ensemble": DeepEnsemble,
 }
 LIKELIHOODS = ("standard", "ibp", "crown-ibp", "pgd")
+BOUNDED = ("ibp", "crown-ibp")
+"""Those that judge weights by bounds."""
+
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
+RAMP = 0.5
+"""Fraction of training over which the radius grows, unless iterates are collected earlier."""
+
+START_EPOCHS = 10
+"""Epochs that lead to where an algorithm starts, if it wants a start."""
+
 VALIDATE = "validate"
 """The temperature that is chosen on held-out training images."""
 
@@ -94,7 +104,8 @@ class TrainSpec:
         radius: distribution of the radius in the robust likelihood.
         quadrature: nodes of a continuous distribution of the radius.
         margins: fold the last layer into class margins (ibp).
-        ramp: fraction of training over which the radius grows; of the start, where ``start_epochs`` asks for one.
+        ramp: fraction of training over which the radius grows; of the start, where there is one. By default 0.5, or
+            less where the algorithm collects earlier iterates (sghmc).
         noise_std: observation noise, for regression.
         prior_inflation: prior variance is this over fan_in.
         algorithm: name of the inference algorithm.
@@ -103,11 +114,13 @@ class TrainSpec:
         warmup: fraction of training over which the learning rate rises; by default 0.05, or 0 where the rate is to be
             constant.
         lr_floor: factor on the learning rate at the end of a cosine or exponential schedule.
-        epochs: passes over the data.
+        epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples a step.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
-            training data.
-        start_epochs: epochs of gradient descent that lead to the point the algorithm starts from.
+            training data. By default 1, or colder where bounds (ibp, crown-ibp) could prove nothing at 1: 0.1 for
+            sghmc, 0.01 for vogn, noisy-adam and laplace.
+        start_epochs: epochs of gradient descent that lead to the point the algorithm starts from; by default 10 for
+            hmc and 0 for the others.
         start_lr: learning rate of that gradient descent.
         validation: fraction of the training data to hold out and report on; 0 for none.
         seed: seed of network, data order and inference.
@@ -123,9 +136,9 @@ class TrainSpec:
     radius: str = "two-point"
     quadrature: int = 8
     margins: bool = False
-    ramp: float = 0.5
+    ramp: float | None = None
     noise_std: float = 0.7
-    prior_inflation: float = 300.0
+    prior_inflation: float = GaussianPrior.inflation
     algorithm: str = "vogn"
     lr: float | None = None
     schedule: str | None = None
@@ -133,9 +146,9 @@ class TrainSpec:
     lr_floor: float = 0.01
     epochs: int = 20
     batch_size: int = 128
-    temperature: float | str = 1.0
-    start_epochs: int = 0
-    start_lr: float = 0.05
+    temperature: float | str | None = None
+    start_epochs: int | None = None
+    start_lr: float = 0.1
     validation: float = 0.0
     seed: int = 0
     # Left out of the hash, since a dictionary has none; equal specs still have equal hashes.
@@ -152,16 +165,16 @@ class TrainSpec:
         require_radius(self.eps)
         if not self.hidden or min(self.hidden) < 1:
             raise InvalidInput(f"hidden are widths of at least 1, got {self.hidden}.")
-        if not 0.0 <= self.ramp <= 1.0:
+        if self.ramp is not None and not 0.0 <= self.ramp <= 1.0:
             raise InvalidInput(f"ramp is a fraction of training, got {self.ramp}.")
         if isinstance(self.temperature, str):
             if self.temperature != VALIDATE:
                 raise InvalidInput(f"temperature is a number or {VALIDATE!r}, got {self.temperature!r}.")
-        elif not (math.isfinite(self.temperature) and self.temperature > 0):
+        elif self.temperature is not None and not (math.isfinite(self.temperature) and self.temperature > 0):
             raise InvalidInput(f"temperature must be positive, got {self.temperature}.")
         if self.epochs < (0 if self._kind.post_hoc else 1):
             raise InvalidInput(f"epochs must be at least 1, got {self.epochs}.")
-        if self.start_epochs < 0:
+        if self.start_epochs is not None and self.start_epochs < 0:
             raise InvalidInput(f"start_epochs must not be negative, got {self.start_epochs}.")
         # Wrong hyperparameters are told now, before a run has left its first files.
         self.make_algorithm(), self.make_schedule(), self.make_radius()
@@ -201,6 +214,9 @@ class TrainSpec:
             lr=algorithm.lr,
             schedule=schedule.kind,
             warmup=schedule.warmup,
+            ramp=min(RAMP, algorithm.collects_after) if self.ramp is None else self.ramp,
+            temperature=self.default_temperature() if self.temperature is None else self.temperature,
+            start_epochs=START_EPOCHS * algorithm.wants_start if self.start_epochs is None else self.start_epochs,
             validation=self.validation or (HELD_OUT if self.temperature == VALIDATE else 0.0),
             settings={name: getattr(algorithm, name) for name in hyperparameters(self.algorithm)},
         )
@@ -231,12 +247,18 @@ class TrainSpec:
         radius = self.make_radius()
         adversaries: dict[str, Adversary] = {"pgd": PGD(), "crown-ibp": CROWNIBP()}
         adversary = adversaries.get(self.likelihood, IBP(self.margins))
-        ramp = LinearRamp(0.0, self.ramp) if ramped and self.ramp > 0 else None
+        fraction = self.resolved().ramp
+        ramp = LinearRamp(0.0, fraction) if ramped and fraction else None
         if not data.classes:
             return RobustGaussian(self.noise_std, radius, adversary, data.domain, ramp)
         if self.likelihood == "standard":
             return Categorical()
         return RobustCategorical(radius, adversary, data.domain, ramp)
+
+    def default_temperature(self) -> float:
+        """Return the temperature that is taken where none is given."""
+        bounded = self.likelihood in BOUNDED and self.make_radius().clean < 1.0
+        return default_temperature(self.make_algorithm(), bounded)
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""

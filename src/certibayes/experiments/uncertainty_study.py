@@ -118,7 +118,7 @@ def _settings(method: str, dataset: str, quick: bool, seed: int) -> dict[str, An
     return {**preset_values("paper-cifar", method), "epochs": epochs, "validation": 1 / 12, "seed": seed}
 
 
-def run_uncertainty_study(
+def run_uncertainty_study(  # noqa: PLR0913 - public
     out: Path,
     judging: DoubtJudging,
     *,
@@ -148,7 +148,13 @@ def run_uncertainty_study(
     load_foreign(judging.ood, data.load(dataset, judging.data_dir), judging.data_dir, 1)
     figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
     rows = [
-        Row(spec.algorithm, LIKELIHOODS[spec.likelihood], float(spec.temperature), spec.seed, figures[name])
+        Row(
+            spec.algorithm,
+            LIKELIHOODS[spec.likelihood],
+            float(spec.temperature or spec.default_temperature()),
+            spec.seed,
+            figures[name],
+        )
         for name, spec in specs.items()
     ]
     claims = claims_of(rows, dataset, judging.ood)

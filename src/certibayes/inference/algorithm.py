@@ -58,6 +58,25 @@ class Algorithm(Generic[State]):
     post_hoc: ClassVar[bool] = False
     """Whether a posterior can be made of a network that is trained already, with ``epochs=0``."""
 
+    robust_temperature: ClassVar[float] = 1.0
+    """Temperature that is taken where none is given and bounds judge the weights: 1, Bayes' rule, unless the method's
+    weights are then so wide that nothing can be certified."""
+
+    @property
+    def burn_in_epochs(self) -> int:
+        """Epochs that are made before those that were asked for, and of which nothing is kept."""
+        return 0
+
+    @property
+    def collects_after(self) -> float:
+        """Fraction of training before the first iterate is collected; by then the radius should have grown."""
+        return 1.0
+
+    @property
+    def wants_start(self) -> bool:
+        """Whether the method should start from a trained network; the command line then trains one."""
+        return False
+
     def init(self, target: Target, params: Params, generator: torch.Generator) -> State:
         """Return the state to start from, given the network's initial parameters."""
         raise NotImplementedError

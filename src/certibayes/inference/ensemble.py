@@ -45,7 +45,7 @@ class DeepEnsemble(Algorithm[EnsembleState]):
 
     temperature_in: ClassVar[str] = "nowhere"
 
-    lr: float = 1e-3
+    lr: float = 0.003
     members: int = 5
     betas: tuple[float, float] = (0.9, 0.999)
 

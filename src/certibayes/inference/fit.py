@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
-from certibayes.inference.temperature import candidates_of, predictive_figures, validated
+from certibayes.inference.temperature import candidates_of, default_temperature, predictive_figures, validated
 from certibayes.likelihoods import Batch, Categorical, Likelihood
 from certibayes.networks import Network, trace
 from certibayes.networks.device import find_device
@@ -31,7 +31,7 @@ HELD_OUT = 0.1
 """Fraction of the training data on which a temperature is chosen, unless another is given."""
 
 
-def fit(
+def fit(  # noqa: PLR0913 - public
     net: nn.Module | Network,
     train: Data,
     *,
@@ -41,7 +41,7 @@ def fit(
     epochs: int = 20,
     batch_size: int = 128,
     seed: int = 0,
-    temperature: float | str | Sequence[float] = 1.0,
+    temperature: float | str | Sequence[float] | None = None,
     schedule: Schedule | None = None,
     validation: float | tuple[Tensor, Tensor] | None = None,
     device: str | torch.device | None = None,
@@ -50,6 +50,7 @@ def fit(
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
+    on_start: Callable[[], None] = lambda: None,
 ) -> Posterior:
     """Infer a posterior over the parameters of ``net``.
 
@@ -61,12 +62,14 @@ def fit(
         algorithm: such as ``VOGN()`` or ``MAP()``.
         likelihood: ``Categorical()`` by default.
         prior: ``GaussianPrior()`` by default.
-        epochs: passes over the data; for HMC, trajectories. 0 only for methods that can work on a trained network.
+        epochs: passes over the data; for HMC, trajectories that are kept, with burn-in on top. 0 only for methods that
+            can work on a trained network.
         batch_size: examples a step.
         seed: of every random number; the same seed on the same machine gives the same bits, also after a resume.
-        temperature: 1 is Bayes' rule; recorded in the posterior. ``"validate"``, or a sequence of candidates, chooses
-            the one whose predictor explains held-out training data best and reports the curve in the metadata, under
-            ``"temperature_curve"``; see ``inference.temperature``.
+        temperature: 1 is Bayes' rule, and the default; but where bounds judge the weights, the default is the
+            algorithm's ``robust_temperature``. Recorded in the posterior. ``"validate"``, or a sequence of candidates,
+            chooses the one whose predictor explains held-out training data best and reports the curve in the metadata,
+            under ``"temperature_curve"``; see ``inference.temperature``.
         schedule: of the learning rate; constant by default.
         validation: a fraction of the training tensors to hold out, or data of its own. The state is judged on it after
             each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a temperature is
@@ -77,6 +80,8 @@ def fit(
         checkpoint: directory for checkpoints; none are written without it.
         checkpoint_every: seconds between checkpoints.
         resume: go on from the checkpoint in that directory, if there is one.
+        on_start: called once, when everything has been checked and before the first step; the place to write files
+            that a call with wrong settings must not leave behind.
 
     Raises:
         InvalidInput: data, labels or settings cannot be used.
@@ -94,6 +99,8 @@ def fit(
     _require_instance(schedule, Schedule, "schedule", "Schedule()")
     if epochs < (0 if algorithm.post_hoc else 1):
         raise InvalidInput(f"epochs must be at least 1, got {epochs}.")
+    if temperature is None:
+        temperature = default_temperature(algorithm, likelihood.bounded)
     candidates = candidates_of(temperature)
     if len(candidates) > 1 and validation is None:
         validation = HELD_OUT
@@ -130,7 +137,7 @@ def fit(
         source.size,
         candidates[0],
         source.steps,
-        epochs * source.steps,
+        (epochs + algorithm.burn_in_epochs) * source.steps,
     )
     settings = {
         **likelihood.describe(),
@@ -165,6 +172,9 @@ def fit(
         loop.train(params, resume, progress, title)
         return loop
 
+    # Algorithms check in ``init`` whether training has room for what they keep.
+    algorithm.init(target, params, torch.Generator(where).manual_seed(seed))
+    on_start()
     directory = None if checkpoint is None else Path(checkpoint)
     name = type(algorithm).__name__
     if len(candidates) == 1:

@@ -77,12 +77,12 @@ class HMCState(NamedTuple):
 
 @dataclass(frozen=True)
 class HMC(Algorithm[HMCState]):
-    """Hamiltonian Monte Carlo. An epoch is one trajectory; those after burn-in are kept, one draw a chain each.
+    """Hamiltonian Monte Carlo. An epoch is a trajectory that is kept, with one draw of each chain; burn-in is extra.
 
     Attributes:
         lr: step size of the leapfrog integrator, in units of the masses.
         leapfrog: steps of a trajectory.
-        burn_in: trajectories that are not kept.
+        burn_in: trajectories that are made first and not kept, beside those that ``epochs`` asks for.
         burn_in_leapfrog: steps of those; None for as many as later.
         chains: chains that run at once.
         target_acceptance: mean acceptance that burn-in adapts the step size to; None keeps ``lr``.
@@ -97,7 +97,7 @@ class HMC(Algorithm[HMCState]):
     constant_rate: ClassVar[bool] = True
 
     lr: float = 1e-3
-    leapfrog: int = 25
+    leapfrog: int = 10
     burn_in: int = 10
     burn_in_leapfrog: int | None = None
     chains: int = 1
@@ -122,14 +122,19 @@ class HMC(Algorithm[HMCState]):
         if not (math.isfinite(self.smoothing) and self.smoothing >= 0):
             raise InvalidInput(f"smoothing must be a finite number >= 0, got {self.smoothing}.")
 
+    @property
+    def burn_in_epochs(self) -> int:
+        """See the base class: an epoch is a trajectory."""
+        return self.burn_in
+
+    @property
+    def wants_start(self) -> bool:
+        """See the base class: from random weights a chain spends its life on the way to typical ones."""
+        return self.initial == "given"
+
     def init(self, target: Target, params: Params, generator: torch.Generator) -> HMCState:
         """Place every chain at the network's parameters, or at its own draw from the prior."""
         draws = target.total_steps - self.burn_in
-        if draws < 1:
-            raise InvalidInput(
-                f"{target.total_steps} trajectories leave nothing after a burn-in of {self.burn_in}; ask for more "
-                "(epochs) or shorten burn_in."
-            )
         start = {name: p.expand(self.chains, *p.shape).clone() for name, p in params.items()}
         if self.initial == "prior":
             start = {name: _normal(p, generator) * target.precision[name].rsqrt() for name, p in start.items()}

@@ -52,8 +52,8 @@ class IVON(Algorithm[IVONState]):
         initial_std: width to start from at temperature 1; at another it is sqrt(T) times that.
     """
 
-    lr: float = 0.01
-    betas: tuple[float, float] = (0.9, 0.9995)
+    lr: float = 0.8
+    betas: tuple[float, float] = (0.9, 0.9998)
     initial_std: float = 0.01
 
     def __post_init__(self) -> None:

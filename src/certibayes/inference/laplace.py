@@ -22,8 +22,11 @@ from certibayes.inference.algorithm import Sweep
 from certibayes.inference.map import MAP, MAPState
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
-from certibayes.networks import Graph
+from certibayes.networks import Graph, Params
 from certibayes.posteriors import DiagonalGaussian, LastLayerGaussian, Posterior
+
+LARGEST = 30_000
+"""Parameters of a last layer whose covariance is kept in full: in float64, 7 gigabytes of it."""
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,17 @@ class Laplace(MAP):
         lr: learning rate of the MAP training.
         optimizer: ``"adam"`` or ``"sgd"``.
         betas: decay of the moments; SGD takes the first as momentum.
-        structure: ``"diagonal"``, or ``"last-layer"`` for a full covariance of the last layer's weights.
+        structure: ``"last-layer"`` for a full covariance of the last layer's weights, with all others fixed; or
+            ``"diagonal"``, over all weights.
         fisher: ``"model"`` draws labels from the network's own prediction, ``"empirical"`` takes those of the data.
         draws: labels drawn for each example (model).
     """
 
     temperature_in: ClassVar[str] = "finalise"
     post_hoc: ClassVar[bool] = True
+    robust_temperature: ClassVar[float] = 0.01
 
-    structure: str = "diagonal"
+    structure: str = "last-layer"
     fisher: str = "model"
     draws: int = 1
 
@@ -54,6 +59,16 @@ class Laplace(MAP):
             raise InvalidInput(f'fisher must be "model" or "empirical", got {self.fisher!r}.')
         if self.draws < 1:
             raise InvalidInput(f"draws must be at least 1, got {self.draws}.")
+
+    def init(self, target: Target, params: Params, generator: torch.Generator) -> MAPState:
+        """Start from the network's parameters, if there will be room for the covariance."""
+        size = sum(params[name].numel() for name in last_layer(target.graph))
+        if self.structure == "last-layer" and size > LARGEST:
+            raise InvalidInput(
+                f"the last layer has {size} parameters, and its covariance the square of that; at most {LARGEST} are "
+                'taken. Use structure="diagonal".'
+            )
+        return super().init(target, params, generator)
 
     def finalise(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Go over the data once for the curvature, and return the Gaussian."""

@@ -44,7 +44,7 @@ class MAP(Algorithm[MAPState]):
 
     temperature_in: ClassVar[str] = "nowhere"
 
-    lr: float = 1e-3
+    lr: float = 0.003
     optimizer: str = "adam"
     betas: tuple[float, float] = (0.9, 0.999)
 

@@ -15,7 +15,7 @@ second moment f and the width s are different things and are kept apart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +49,8 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         damping: added to the denominator of the step, not to the width ("extrinsic damping").
         initial_std: width to start from.
     """
+
+    robust_temperature: ClassVar[float] = 0.01
 
     lr: float = 0.003
     betas: tuple[float, float] = (0.9, 0.99)

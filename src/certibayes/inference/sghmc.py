@@ -57,8 +57,9 @@ class SGHMC(Algorithm[SGHMCState]):
     """
 
     constant_rate: ClassVar[bool] = True
+    robust_temperature: ClassVar[float] = 0.1
 
-    lr: float = 0.05
+    lr: float = 0.1
     friction: float = 0.1
     cycles: int = 4
     exploration: float = 0.7
@@ -71,6 +72,11 @@ class SGHMC(Algorithm[SGHMCState]):
             raise InvalidInput(f"friction and floor are fractions, got {self.friction}, {self.floor}.")
         if self.cycles < 1 or self.samples < self.cycles or self.samples % self.cycles:
             raise InvalidInput(f"samples must be a multiple of cycles, got {self.samples} and {self.cycles}.")
+
+    @property
+    def collects_after(self) -> float:
+        """See the base class: the first cycle explores before it samples."""
+        return self.exploration / self.cycles
 
     def init(self, target: Target, params: Params, generator: torch.Generator) -> SGHMCState:
         """Start from the network's parameters, at rest."""

@@ -65,8 +65,19 @@ class SWAG(Algorithm[SWAGState]):
         if self.every is not None and self.every < 1:
             raise InvalidInput(f"every must be at least 1, got {self.every}.")
 
+    @property
+    def collects_after(self) -> float:
+        """See the base class."""
+        return self.start
+
     def init(self, target: Target, params: Params, generator: torch.Generator) -> SWAGState:
         """Start from the network's parameters, with nothing collected."""
+        expected = sum(self.collects(target, step) for step in range(1, target.total_steps + 1))
+        if expected < 2:
+            raise InvalidInput(
+                f"SWAG would collect {expected} iterates, which have no spread. Train for more epochs, start earlier, "
+                "or collect more often (every=...)."
+            )
         like = next(iter(params.values()))
         velocity, mean, square = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3))
         deviations = {name: p.new_zeros(self.rank, *p.shape) for name, p in params.items()} if self.rank else {}
@@ -109,11 +120,6 @@ class SWAG(Algorithm[SWAGState]):
     def finalise(self, target: Target, state: SWAGState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         collected = int(state.collected)
-        if collected < 2:
-            raise InvalidInput(
-                f"SWAG collected {collected} iterates, which have no spread. Train for more epochs, start earlier, or "
-                "collect more often (every=...)."
-            )
         variance = {name: (s - state.mean[name].square()).clamp(min=0) for name, s in state.square.items()}
         if not self.rank:
             std = {name: (target.temperature * v).sqrt() for name, v in variance.items()}

@@ -13,23 +13,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from certibayes.errors import Diverged, InvalidInput
+from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Loop
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks.samples import count, map_samples
 from certibayes.networks.seeds import derived_seed
-from certibayes.posteriors import Point, Posterior, Samples
+from certibayes.posteriors import Posterior
 
 CANDIDATES = (1.0, 0.1, 0.01, 0.001)
 """What ``temperature="validate"`` tries."""
 
 SAMPLES = 35
 """Weight samples of the predictor that is judged; all that are held, where a posterior is a set of samples."""
+
+
+def default_temperature(algorithm: Algorithm[Any], bounded: bool) -> float:
+    """Return the temperature to take where none is given; ``bounded`` if the likelihood judges weights by bounds."""
+    return algorithm.robust_temperature if bounded else 1.0
+
 
 Train = Callable[[float, Path | None, str], Loop]
 """Trains at a temperature, with a directory for checkpoints and a title for the progress bar."""
@@ -99,7 +107,7 @@ def validated(
 @torch.no_grad()
 def predictive_figures(target: Target, posterior: Posterior, held: Batch, seed: int) -> dict[str, float]:
     """Judge a posterior's predictor on held-out data, at full radii: loss, and for classes also accuracy."""
-    number = len(posterior) if isinstance(posterior, Samples) else 1 if isinstance(posterior, Point) else SAMPLES
+    number = SAMPLES if posterior.held is None else posterior.held
     drawn = posterior.sample(number, torch.Generator().manual_seed(derived_seed(seed, "temperature")))
     generator = torch.Generator().manual_seed(derived_seed(seed, "validation noise"))
     losses, hits = [], []

@@ -13,7 +13,7 @@ The squares are per example, h = 1/B Σ_b (∇ℓ_b)², not the square of the me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class VOGN(Algorithm[VOGNState]):
         initial_std: width to start from; small, since wide weights make every interval wide. It only sets the
             initial curvature, which is learned from then on.
     """
+
+    robust_temperature: ClassVar[float] = 0.01
 
     lr: float = 0.003
     betas: tuple[float, float] = (0.9, 0.99)

@@ -48,6 +48,11 @@ class Gradients(NamedTuple):
 class Likelihood:
     """Base of all likelihoods. Subclasses are frozen dataclasses of settings."""
 
+    @property
+    def bounded(self) -> bool:
+        """Whether weights are judged by bounds over a ball, which every wide weight widens."""
+        return False
+
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
         """Draw the noise of one step.
 

@@ -100,6 +100,11 @@ class RobustCategorical(Likelihood):
     def __post_init__(self) -> None:
         object.__setattr__(self, "domain", as_domain(self.domain))
 
+    @property
+    def bounded(self) -> bool:
+        """See the base class: by any adversary but an attack, at any radius but 0."""
+        return not self.adversary.needs_starts and self.radius.clean < 1.0
+
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
         require_labels(batch.targets, graph.classes)

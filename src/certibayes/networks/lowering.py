@@ -202,7 +202,7 @@ def _(
 
 
 @lower_function(functional.batch_norm)
-def _(
+def _(  # noqa: PLR0913 - the function's own signature
     x: Any,
     running_mean: Any,
     running_var: Any,

@@ -38,6 +38,11 @@ class Point(Posterior):
         require_parameters(network, chosen, "params")
         self.params = {name: chosen[name].detach().clone() for name in self.graph.parameters}
 
+    @property
+    def held(self) -> int:
+        """See the base class."""
+        return 1
+
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Repeat the one network."""
         return self._with_buffers({name: p.expand(samples, *p.shape) for name, p in self.params.items()})

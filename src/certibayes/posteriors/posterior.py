@@ -66,6 +66,11 @@ class Posterior:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     @property
+    def held(self) -> int | None:
+        """Number of different samples there are, or None where any number can be drawn."""
+        return None
+
+    @property
     def task(self) -> str:
         """``"classification"`` or ``"regression"``."""
         return str(self.metadata.get("task", "classification"))

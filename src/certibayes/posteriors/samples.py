@@ -54,6 +54,11 @@ class Samples(Posterior):
         """Return the number of samples held."""
         return count(self.stacked)
 
+    @property
+    def held(self) -> int:
+        """See the base class."""
+        return len(self)
+
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Pick ``samples`` different ones; all of them, in order, if that many are held."""
         if samples > len(self):

@@ -16,7 +16,7 @@ from certibayes.statistical.draws import Draws
 from certibayes.statistical.results import PredictiveBounds
 
 
-def posterior_predictive_bounds(
+def posterior_predictive_bounds(  # noqa: PLR0913 - public
     posterior: Posterior,
     x: Tensor,
     y: Tensor,

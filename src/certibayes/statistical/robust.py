@@ -14,7 +14,7 @@ from certibayes.statistical.draws import Draws
 from certibayes.statistical.results import RobustProbability
 
 
-def robust_probability(
+def robust_probability(  # noqa: PLR0913 - public
     posterior: Posterior,
     x: Tensor,
     y: Tensor,

@@ -23,7 +23,7 @@ from certibayes.prediction import Predictor
 from certibayes.regions import Domain, InputRegion
 
 
-def push_on(
+def push_on(  # noqa: PLR0913 - public
     predictor: Predictor,
     x: Tensor,
     y: Tensor,

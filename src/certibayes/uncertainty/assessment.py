@@ -81,7 +81,7 @@ class Assessment:
         return figures
 
 
-def assess(
+def assess(  # noqa: PLR0913 - public
     predictor: Predictor,
     x: Tensor,
     y: Tensor,
