@@ -19,7 +19,7 @@ from certibayes.networks.seeds import derived_seed
 from certibayes.regions import Domain, InputRegion
 
 
-def attack(
+def attack(  # noqa: PLR0913 - public
     predictor: nn.Module | Resamplable,
     x: Tensor,
     y: Tensor | None = None,
