@@ -13,6 +13,7 @@ from torch.nn import functional
 import certibayes as cb
 from benchmarks.setup import DOMAIN, IMAGES, NETWORKS, dense_predictor, digits
 from benchmarks.timing import medians
+from certibayes.attack import PGD
 from certibayes.networks.samples import pick
 
 STEPS, EPS = 40, 1e-5
@@ -40,7 +41,7 @@ def main() -> dict[str, float]:
     slope = torch.randn(IMAGES, 10, generator=torch.Generator().manual_seed(0))
 
     def attack() -> None:
-        found = cb.attack(predictor, x, y, eps=EPS, domain=DOMAIN, steps=STEPS, restarts=1)
+        found = cb.attack(predictor, x, y, eps=EPS, domain=DOMAIN, method=PGD(STEPS, restarts=1))
         if found.standing < 1.0:
             raise RuntimeError("a point has fallen, so the comparison is not fair.")
 

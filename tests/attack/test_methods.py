@@ -10,8 +10,20 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import GROUPS, METHODS, NORMS, dlr_loss, margin_loss
-from certibayes.attack.apgd import APGDSettings, auto_pgd, checkpoints
+from certibayes.attack import (
+    FGSM,
+    GROUPS,
+    METHODS,
+    NORMS,
+    PGD,
+    AutoPGD,
+    Ensemble,
+    Square,
+    as_attack,
+    dlr_loss,
+    margin_loss,
+)
+from certibayes.attack.apgd import checkpoints
 from certibayes.attack.resampled import Resampled
 from certibayes.attack.search import Search
 from certibayes.errors import InvalidInput
@@ -79,7 +91,7 @@ def test_two_classes_fall_exactly_where_a_linear_model_can_be_broken(method, nor
     y = model(x).argmax(-1)
     eps = {"linf": 0.1, "l2": 0.3, "l1": 0.5}[norm]
     least = worst_margins(model, x, y, eps, norm)
-    found = cb.attack(model, x, y, eps=eps, norm=norm, method=method, steps=30, restarts=1)
+    found = cb.attack(model, x, y, eps=eps, norm=norm, method=as_attack(method, steps=30, restarts=1))
     clear = least.abs() > 1e-4
     assert torch.equal(found.success[clear], least[clear] < 0)
     assert 0.05 < found.standing < 0.95
@@ -96,7 +108,8 @@ def test_many_classes_fall_where_a_linear_model_can_be_broken(method, norm):
     y = model(x).argmax(-1)
     eps = {"linf": 0.1, "l2": 0.25, "l1": 0.4}[norm]
     least = worst_margins(model, x, y, eps, norm)
-    found = cb.attack(model, x, y, eps=eps, norm=norm, method=method, steps=30, restarts=3, queries=20)
+    strong = as_attack(method, steps=30, restarts=3, queries=20)
+    found = cb.attack(model, x, y, eps=eps, norm=norm, method=strong)
     assert not bool(found.success[least > 1e-4].any())
     missed = (~found.success & (least < -0.02)).double().mean()
     assert float(missed) < 0.05
@@ -109,7 +122,7 @@ def test_square_comes_near_the_optimum_without_a_gradient(norm):
     y = model(x).argmax(-1)
     eps = {"linf": 0.1, "l2": 0.3, "l1": 0.5}[norm]
     least = worst_margins(model, x, y, eps, norm)
-    found = cb.attack(NoGradients(model), x, y, eps=eps, norm=norm, method="square", queries=300)
+    found = cb.attack(NoGradients(model), x, y, eps=eps, norm=norm, method=Square(queries=300))
     assert not bool(found.success[least > 1e-4].any())
     broken = least < 0
     assert float(found.success[broken].double().mean()) > 0.8
@@ -118,7 +131,7 @@ def test_square_comes_near_the_optimum_without_a_gradient(norm):
 @law(40)
 @given(
     seed=seeds,
-    method=st.sampled_from(METHODS),
+    method=st.sampled_from(list(METHODS)),
     norm=st.sampled_from(NORMS),
     eps=st.sampled_from([0.0, 1e-6, 0.05, 0.4, 3.0]),
     domain=st.sampled_from([None, (0.0, 1.0), (0.1, 0.9)]),
@@ -129,7 +142,8 @@ def test_what_is_found_is_inside_and_is_what_the_predictor_says(seed, method, no
     if domain is not None:
         x = x.clamp(*domain)
         x[:4] = x[:4].round().clamp(*domain)
-    found = cb.attack(predictor, x, y, eps=eps, norm=norm, method=method, domain=domain, seed=seed, **BUDGET)
+    quick = as_attack(method, **BUDGET)
+    found = cb.attack(predictor, x, y, eps=eps, norm=norm, method=quick, domain=domain, seed=seed)
     assert bool((found.distance <= eps).all())
     assert torch.equal(found.distance, InputRegion.around(x, eps, norm, domain).distance(found.inputs))
     if domain is not None:
@@ -149,12 +163,13 @@ def test_an_ensemble_leaves_no_more_than_any_shorter_one(seed, norm):
     predictor = predictor_of(hidden=(20, 20), seed=seed)
     x = rand(40, 6, seed=seed)
     eps = {"linf": 0.1, "l2": 0.25, "l1": 0.5}[norm]
-    settings = {"eps": eps, "norm": norm, "domain": (0.0, 1.0), "seed": seed, **BUDGET}
-    names = GROUPS["ensemble"]
-    runs = [cb.attack(predictor, x, method=names[:k], **settings) for k in range(1, len(names) + 1)]
+    settings = {"eps": eps, "norm": norm, "domain": (0.0, 1.0), "seed": seed}
+    ensemble = as_attack("ensemble", **BUDGET)
+    attacks = ensemble.attacks
+    runs = [cb.attack(predictor, x, method=attacks[:k], **settings) for k in range(1, len(attacks) + 1)]
     for shorter, longer in itertools.pairwise(runs):
         assert not bool((shorter.success & ~longer.success).any())
-    whole, alone = cb.attack(predictor, x, method="ensemble", **settings), cb.attack(predictor, x, **settings)
+    whole, alone = (cb.attack(predictor, x, method=method, **settings) for method in (ensemble, attacks[0]))
     assert torch.equal(whole.inputs, runs[-1].inputs)
     assert whole.standing <= alone.standing
     assert whole.standing_after()["pgd"] == alone.standing
@@ -169,7 +184,7 @@ def test_more_restarts_leave_no_more(method, norm):
     x = rand(60, 6)
     eps = {"linf": 0.1, "l2": 0.25, "l1": 0.5}[norm]
     runs = [
-        cb.attack(predictor, x, eps=eps, norm=norm, method=method, steps=4, restarts=restarts).success
+        cb.attack(predictor, x, eps=eps, norm=norm, method=as_attack(method, steps=4, restarts=restarts)).success
         for restarts in (1, 2, 4)
     ]
     for fewer, more in itertools.pairwise(runs):
@@ -181,7 +196,7 @@ def test_the_same_seed_gives_the_same_attack(method):
     predictor = predictor_of(hidden=(20, 20))
     x = rand(30, 6)
     state = torch.get_rng_state()
-    one, same = (cb.attack(predictor, x, eps=0.05, method=method, seed=5, **BUDGET).inputs for _ in range(2))
+    one, same = (cb.attack(predictor, x, eps=0.05, method=as_attack(method, **BUDGET), seed=5).inputs for _ in range(2))
     assert torch.equal(one, same)
     assert torch.equal(state, torch.get_rng_state())
 
@@ -190,7 +205,7 @@ def test_the_same_seed_gives_the_same_attack(method):
 def test_another_seed_looks_elsewhere(method):
     predictor = predictor_of(hidden=(20, 20))
     x = rand(30, 6)
-    one, other = (cb.attack(predictor, x, eps=0.05, method=method, seed=s, **BUDGET).inputs for s in (0, 1))
+    one, other = (cb.attack(predictor, x, eps=0.05, method=as_attack(method, **BUDGET), seed=s).inputs for s in (0, 1))
     assert not torch.equal(one, other)
 
 
@@ -200,17 +215,20 @@ class TestMaskedGradients:
     model, x, eps = Linear(4, 6, seed=1, scale=20_000.0), rand(100, 6), 0.1
     y = model(x).argmax(-1)
 
-    def standing(self, **settings):
-        return cb.attack(self.model, self.x, self.y, eps=self.eps, steps=20, restarts=1, **settings).standing
+    def standing(self, name, **settings):
+        method = as_attack(name, steps=20, restarts=1, **settings)
+        return cb.attack(self.model, self.x, self.y, eps=self.eps, method=method).standing
 
     def test_cross_entropy_goes_nowhere_and_the_others_arrive(self):
-        assert self.standing(method="pgd", losses=["cross-entropy"]) > 0.95
-        assert self.standing(method="apgd-ce") > 0.95
-        for settings in ({"losses": ["margin"]}, {"losses": ["dlr"]}, {"method": "apgd-dlr"}, {"method": "square"}):
-            assert self.standing(**settings) < 0.7
+        assert self.standing("pgd", losses=["cross-entropy"]) > 0.95
+        assert self.standing("apgd-ce") > 0.95
+        assert self.standing("pgd", losses=["margin"]) < 0.7
+        assert self.standing("pgd", losses="dlr") < 0.7
+        assert self.standing("apgd-dlr") < 0.7
+        assert self.standing("square") < 0.7
 
     def test_the_ensemble_is_not_taken_in(self):
-        assert self.standing(method="ensemble") < 0.6
+        assert self.standing("ensemble") < 0.6
 
 
 class TestClasses:
@@ -218,13 +236,13 @@ class TestClasses:
     @pytest.mark.parametrize("classes", [2, 3, 100])
     def test_any_number_of_classes(self, method, classes):
         model, x = Linear(classes, 6, scale=3.0), rand(30, 6)
-        found = cb.attack(model, x, eps=0.2, method=method, **BUDGET)
+        found = cb.attack(model, x, eps=0.2, method=as_attack(method, **BUDGET))
         assert 0.0 < float(found.success.double().mean()) <= 1.0
 
     @pytest.mark.parametrize("method", [*METHODS, "ensemble"])
     def test_a_single_class_is_refused(self, method):
         with pytest.raises(InvalidInput, match=r"one class.*logits are \(0, z\)"):
-            cb.attack(Linear(1, 6), rand(5, 6), eps=0.5, method=method, **BUDGET)
+            cb.attack(Linear(1, 6), rand(5, 6), eps=0.5, method=method)
 
 
 class TestLosses:
@@ -256,7 +274,7 @@ class TestAutoPGD:
 
     @pytest.mark.parametrize("steps", [1, 2, 3, 10])
     def test_few_steps_are_enough_to_run(self, steps):
-        found = cb.attack(predictor_of(), rand(5, 6), eps=0.1, method="apgd", steps=steps, restarts=2)
+        found = cb.attack(predictor_of(), rand(5, 6), eps=0.1, method=as_attack("apgd", steps=steps, restarts=2))
         assert len(found.success) == 5
 
     def test_the_step_size_adapts_to_a_narrow_valley(self):
@@ -269,7 +287,7 @@ class TestAutoPGD:
         x, y = torch.zeros(1, 4), torch.zeros(1, dtype=torch.long)
         region = InputRegion.around(x, 0.5)
         search = Search(log_probabilities, region, y)
-        auto_pgd(search, APGDSettings(steps=100, restarts=1, loss="margin"), torch.Generator())
+        AutoPGD("margin", steps=100, restarts=1).run(search, torch.Generator())
         assert float(margin_loss(log_probabilities(x), y)) < -0.5
         assert float(search.margin) > -0.005
 
@@ -282,16 +300,16 @@ class TestPosterior:
 
     def test_the_fixed_predictor_judges(self):
         judge = self.posterior.predictor(20, seed=3)
-        found = cb.attack(self.posterior, self.x, eps=0.15, draws=4, judge=judge, steps=10, restarts=2)
+        found = cb.attack(self.posterior, self.x, eps=0.15, draws=4, judge=judge, method=PGD(steps=10, restarts=2))
         assert torch.equal(found.labels, judge.predict(self.x))
         assert torch.equal(found.predicted, judge.predict(found.inputs))
         assert 0.0 < found.standing < 1.0
 
     def test_without_a_judge_it_is_the_posteriors_own_predictor(self):
-        found = cb.attack(self.posterior, self.x, eps=0.15, draws=4, steps=5, restarts=1, seed=7)
+        found = cb.attack(self.posterior, self.x, eps=0.15, draws=4, method=PGD(steps=5, restarts=1), seed=7)
         judge = self.posterior.predictor(seed=7)
         assert torch.equal(found.predicted, judge.predict(found.inputs))
-        again = cb.attack(self.posterior, self.x, eps=0.15, draws=4, steps=5, restarts=1, seed=7)
+        again = cb.attack(self.posterior, self.x, eps=0.15, draws=4, method=PGD(steps=5, restarts=1), seed=7)
         assert torch.equal(found.inputs, again.inputs)
 
     def test_weights_are_new_at_every_call(self):
@@ -307,15 +325,15 @@ class TestPosterior:
     def test_more_draws_come_nearer_to_attacking_the_judge_itself(self):
         """A guide of one draw has noisy gradients; of many, those of the predictive."""
         judge = self.posterior.predictor(200, seed=3)
-        settings = {"eps": 0.1, "steps": 10, "restarts": 1}
+        settings = {"eps": 0.1, "method": PGD(steps=10, restarts=1)}
         direct = cb.attack(judge, self.x, **settings).standing
         many = cb.attack(self.posterior, self.x, draws=50, judge=judge, **settings).standing
         assert abs(many - direct) <= 0.1
 
     def test_square_asks_the_judge_alone(self):
         judge = self.posterior.predictor(5, seed=3)
-        found = cb.attack(self.posterior, self.x, eps=0.15, method="square", judge=judge, queries=10)
-        direct = cb.attack(judge, self.x, eps=0.15, method="square", queries=10)
+        found = cb.attack(self.posterior, self.x, eps=0.15, method=Square(queries=10), judge=judge)
+        direct = cb.attack(judge, self.x, eps=0.15, method=Square(queries=10))
         assert torch.equal(found.inputs, direct.inputs)
 
     def test_what_cannot_be_attacked(self):
@@ -328,8 +346,8 @@ class TestPosterior:
 class TestSettings:
     def test_momentum_changes_the_way_and_still_arrives(self):
         model, x = Linear(2, 6), rand(60, 6)
-        plain = cb.attack(model, x, eps=0.1, steps=30, restarts=1)
-        kept = cb.attack(model, x, eps=0.1, steps=30, restarts=1, momentum=0.75)
+        plain = cb.attack(model, x, eps=0.1, method=PGD(steps=30, restarts=1))
+        kept = cb.attack(model, x, eps=0.1, method=PGD(steps=30, restarts=1, momentum=0.75))
         assert torch.equal(plain.success, kept.success)
 
     @pytest.mark.parametrize(
@@ -338,9 +356,6 @@ class TestSettings:
             ({"norm": "l3"}, "linf, l2, l1"),
             ({"method": "fgsn"}, "fgsm, pgd"),
             ({"method": []}, "method"),
-            ({"losses": ["hinge"]}, "margin"),
-            ({"momentum": 2.0}, "momentum"),
-            ({"queries": 0}, "queries"),
             ({"draws": 0}, "draws"),
             ({"eps": torch.full((3,), 0.1)}, "eps has shape"),
             ({"eps": torch.tensor([-0.1])}, "eps"),
@@ -360,7 +375,7 @@ class TestSettings:
     def test_radii_of_their_own(self, norm):
         model, x = Linear(2, 6), rand(40, 6)
         eps = torch.cat([torch.zeros(20), torch.full((20,), 10.0)])
-        found = cb.attack(model, x, eps=eps, norm=norm, steps=20)
+        found = cb.attack(model, x, eps=eps, norm=norm, method=PGD(steps=20))
         assert not bool(found.success[:20].any()) and bool(found.success[20:].all())
 
     @pytest.mark.parametrize("method", ["fgsm", "ensemble"])
@@ -370,10 +385,9 @@ class TestSettings:
             predictor_of(),
             rand(30, 6),
             eps=0.05,
-            method=method,
+            method=as_attack(method, **BUDGET),
             batch_size=10,
             progress=lambda *s: seen.append(s),
-            **BUDGET,
         )
         done = [d for d, _ in seen]
         assert done == sorted(done) and len({total for _, total in seen}) == 1
@@ -382,14 +396,109 @@ class TestSettings:
     def test_batches_have_streams_of_their_own(self):
         predictor = predictor_of(hidden=(20, 20))
         x = rand(30, 6)
-        whole = cb.attack(predictor, torch.cat([x, x]), eps=0.05, batch_size=30, **BUDGET).inputs
+        whole = cb.attack(
+            predictor, torch.cat([x, x]), eps=0.05, method=as_attack("pgd", **BUDGET), batch_size=30
+        ).inputs
         assert not torch.equal(whole[:30], whole[30:])
 
     @pytest.mark.parametrize("method", METHODS)
     @pytest.mark.parametrize("norm", NORMS)
     def test_images(self, method, norm):
         net = nn.Sequential(cb.networks.cnn_small((2, 12, 12), 4), nn.LogSoftmax(-1))
-        found = cb.attack(net, rand(3, 2, 12, 12), eps=0.3, norm=norm, method=method, domain=(0.0, 1.0), **BUDGET)
+        quick = as_attack(method, **BUDGET)
+        found = cb.attack(net, rand(3, 2, 12, 12), eps=0.3, norm=norm, method=quick, domain=(0.0, 1.0))
         assert found.inputs.shape == (3, 2, 12, 12)
         assert bool((found.distance <= 0.3).all())
         assert bool((found.distance > 0).all())  # it did try
+
+
+class TestObjects:
+    """Attacks as objects, and names as shortcuts for their defaults."""
+
+    def test_names_are_shortcuts_for_defaults(self):
+        objects = {
+            "fgsm": FGSM(), "pgd": PGD(), "apgd-ce": AutoPGD(), "apgd-dlr": AutoPGD("dlr"), "square": Square(),
+            "apgd": Ensemble((AutoPGD(), AutoPGD("dlr"))), "ensemble": Ensemble(),
+        }  # fmt: skip
+        assert {name: as_attack(name) for name in objects} == objects
+        assert set(objects) == {*METHODS, *GROUPS}
+        assert [attack.name for attack in METHODS.values()] == list(METHODS)
+
+    def test_an_object_is_taken_as_it_is(self):
+        chosen = PGD(steps=3)
+        assert as_attack(chosen, steps=7) is chosen
+
+    def test_settings_go_to_the_attacks_that_know_them(self):
+        found = as_attack("ensemble", steps=7, queries=9, restarts=None)
+        assert found.attacks == (PGD(7), AutoPGD("cross-entropy", 7), AutoPGD("dlr", 7), Square(9))
+        assert as_attack("fgsm", steps=7) == FGSM()
+
+    def test_lists_are_spelled_out_and_equal_attacks_run_once(self):
+        assert as_attack(["fgsm", "ensemble", PGD()]).attacks == (FGSM(), *Ensemble().attacks)
+        assert as_attack([["pgd"], Ensemble((PGD(), Square()))]).attacks == (PGD(), Square())
+
+    def test_one_attack_twice_with_other_settings(self):
+        predictor, x = predictor_of(), rand(40, 6)
+        quick, slow = PGD(steps=1, restarts=1, step_size=0.5), PGD(steps=10, restarts=2)
+        found = cb.attack(predictor, x, eps=0.3, method=[quick, slow, "fgsm"])
+        assert found.methods == ("pgd", "pgd-2", "fgsm")
+        shares = found.standing_after()
+        assert shares["pgd"] == cb.attack(predictor, x, eps=0.3, method=quick).standing > shares["pgd-2"]
+
+    def test_an_attack_of_ones_own(self):
+        class Corners(FGSM):
+            """The corners of the ball, by chance."""
+
+            name = "corners"
+
+            def run(self, search, generator):
+                index = search.standing()
+                signs = torch.randn(search.region.center.shape, generator=generator).sign()
+                search.look(index, search.region.project(search.region.center + 9 * signs)[index])
+
+        found = cb.attack(predictor_of(), rand(30, 6), eps=0.3, method=[Corners(), "pgd"])
+        assert found.methods == ("corners", "pgd") and 0 < found.standing_after()["corners"] < 1
+
+    @pytest.mark.parametrize("kind", [FGSM, PGD, AutoPGD, Square, Ensemble])
+    def test_a_class_instead_of_an_object(self, kind):
+        with pytest.raises(InvalidInput, match=rf"method={kind.__name__}\(\)"):
+            cb.attack(Linear(2, 6), rand(4, 6), eps=0.1, method=kind)
+
+    @pytest.mark.parametrize(
+        ("method", "message"),
+        [
+            (["pgd", "fgsn"], "fgsm, pgd.*'fgsn'"),
+            (3, "got 3, a builtins.int"),
+            (None, "got None"),
+            (cb.PGD(), r"object of certibayes.attack.*certibayes.likelihoods"),
+            (cb.PGD, r"object of certibayes.attack.*certibayes.likelihoods"),
+        ],
+    )
+    def test_what_is_no_attack(self, method, message):
+        with pytest.raises(InvalidInput, match=message):
+            cb.attack(Linear(2, 6), rand(4, 6), eps=0.1, method=method)
+
+    @pytest.mark.parametrize(
+        ("make", "message"),
+        [
+            (lambda: PGD(steps=0), "steps must be at least 1"),
+            (lambda: PGD(restarts=0), "restarts must be at least 1"),
+            (lambda: PGD(losses=["hinge"]), "cross-entropy, margin, dlr, got 'hinge'"),
+            (lambda: PGD(losses=()), "got none"),
+            (lambda: PGD(momentum=2.0), "momentum"),
+            (lambda: PGD(step_size=0.0), "step_size"),
+            (lambda: AutoPGD("ce"), "cross-entropy, margin, dlr"),
+            (lambda: AutoPGD(steps=0), "steps must be at least 1"),
+            (lambda: AutoPGD(restarts=0), "restarts must be at least 1"),
+            (lambda: AutoPGD(rho=1.5), "rho"),
+            (lambda: FGSM("hinge"), "loss"),
+            (lambda: Square(queries=0), "queries must be at least 1"),
+            (lambda: Square(share=0.0), "share"),
+            (lambda: Ensemble(()), "such as PGD"),
+            (lambda: Ensemble(("pgd",)), r"attack\(method="),
+            (lambda: as_attack("pgd", step=3), "no attack has a setting 'step'"),
+        ],
+    )
+    def test_settings_that_make_no_sense(self, make, message):
+        with pytest.raises(InvalidInput, match=message):
+            make()

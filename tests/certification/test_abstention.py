@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.certify import abstention
 from certibayes.certify.abstention import (
     abstains,
@@ -179,7 +180,7 @@ def test_no_input_of_the_ball_exceeds_a_bound(classes, scale):
         certificate = cb.certify(predictor, x, eps=eps, domain=DOMAIN)
         confidence = max_confidence(certificate)
         smallest, largest = entropy_bounds(certificate)
-        attacked = cb.attack(predictor, x, eps=eps, domain=DOMAIN, steps=5, restarts=1).inputs
+        attacked = cb.attack(predictor, x, eps=eps, domain=DOMAIN, method=PGD(steps=5, restarts=1)).inputs
         for point in [x, attacked, *points_of(*ball(x, eps, DOMAIN), 15, 0)]:
             assert bool((predictor.probabilities(point).double().amax(-1) <= confidence).all())
             log_p = predictor(point)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import PGD, as_attack
 from certibayes.certify.shards import certify_in_shards
 from certibayes.errors import InvalidInput
 from certibayes.regions import NORMS, InputRegion
@@ -53,8 +54,10 @@ def test_any_number_and_any_pair_make_a_certificate_that_can_be_written(eps, dom
     json.dumps(regression.to_json())
     radius = cb.certified_radius(PREDICTOR, X, Y, domain=domain, tolerance=0.1)
     assert radius.domain == (0.0, 1.0) and "[0, 1]" in radius.statement
-    attacked = cb.attack(PREDICTOR, X, Y, eps=eps, domain=domain, steps=2)
-    assert torch.equal(attacked.inputs, cb.attack(PREDICTOR, X, Y, eps=0.25, domain=(0.0, 1.0), steps=2).inputs)
+    attacked = cb.attack(PREDICTOR, X, Y, eps=eps, domain=domain, method=PGD(steps=2))
+    assert torch.equal(
+        attacked.inputs, cb.attack(PREDICTOR, X, Y, eps=0.25, domain=(0.0, 1.0), method=PGD(steps=2)).inputs
+    )
     json.dumps(cb.certify_abstention(found, np.float32(0.9)).to_json())
 
 
@@ -81,8 +84,8 @@ def test_arrays_and_lists_are_points_and_labels(form, tmp_path):
     assert torch.equal(radius.radius, expected.radius) and radius.inputs_digest == expected.inputs_digest
     regression = cb.certify_regression(REGRESSOR, x, form(torch.zeros(6, 3)), eps=0.05)
     assert torch.equal(regression.lower, cb.certify_regression(REGRESSOR, X, eps=0.05).lower)
-    attacked = cb.attack(PREDICTOR, x, y, eps=0.5, steps=2)
-    assert torch.equal(attacked.inputs, cb.attack(PREDICTOR, X, Y, eps=0.5, steps=2).inputs)
+    attacked = cb.attack(PREDICTOR, x, y, eps=0.5, method=PGD(steps=2))
+    assert torch.equal(attacked.inputs, cb.attack(PREDICTOR, X, Y, eps=0.5, method=PGD(steps=2)).inputs)
 
 
 def test_arrays_that_run_backwards_or_may_not_be_written_to():
@@ -126,7 +129,7 @@ def test_the_same_points_in_other_batches_get_the_same_answer_or_none(count):
     ask = (
         lambda: cb.certify(PREDICTOR, x, eps=eps),
         lambda: cb.certify_regression(REGRESSOR, x, eps=eps),
-        lambda: cb.attack(PREDICTOR, x, eps=eps, steps=1),
+        lambda: cb.attack(PREDICTOR, x, eps=eps, method=PGD(steps=1)),
     )
     for call in ask:
         if count == 3:
@@ -150,7 +153,7 @@ def test_no_input_of_the_domain_leaves_its_bounds(norm, rule):
     result = cb.certify(PREDICTOR, X, Y, eps=eps, norm=norm, domain=(LOW, HIGH), rule=rule, batch_size=4)
     region = InputRegion.around(X, eps, norm, (LOW, HIGH))
     attacked = cb.attack(
-        PREDICTOR, X, Y, eps=eps, norm=norm, domain=(LOW, HIGH), method="ensemble", steps=10, queries=50
+        PREDICTOR, X, Y, eps=eps, norm=norm, domain=(LOW, HIGH), method=as_attack("ensemble", steps=10, queries=50)
     )
     points = [attacked.inputs, *(region.sample(generator(seed)) for seed in range(50))]
     for z in points:
@@ -181,7 +184,9 @@ def test_ends_that_are_the_same_for_all_features_are_two_numbers(norm):
     one, other = (cb.certify_regression(REGRESSOR, X, eps=0.1, norm=norm, domain=d) for d in (ends, (0.0, 1.0)))
     assert torch.equal(one.lower, other.lower)
     assert json.loads(json.dumps(one.to_json()))["domain"] == [ends[0].tolist(), ends[1].tolist()]
-    one, other = (cb.attack(PREDICTOR, X, Y, eps=0.5, norm=norm, domain=d, steps=3) for d in (ends, (0.0, 1.0)))
+    one, other = (
+        cb.attack(PREDICTOR, X, Y, eps=0.5, norm=norm, domain=d, method=PGD(steps=3)) for d in (ends, (0.0, 1.0))
+    )
     assert torch.equal(one.inputs, other.inputs)
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.bounds import IDEAL, LinearBounder, ideal_box, layer_boxes, outward, outward_box
 from certibayes.bounds.linear import margin_specification
 from certibayes.certify.branch import CLOSE, Search
@@ -199,7 +200,9 @@ class TestCertify:
         x, y = digits
         found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), rule="best", budget=10.0)
         proved = found.certified
-        attacked = cb.attack(predictor, x[proved], y[proved], eps=0.05, domain=(0.0, 1.0), steps=50, restarts=6, seed=3)
+        attacked = cb.attack(
+            predictor, x[proved], y[proved], eps=0.05, domain=(0.0, 1.0), method=PGD(steps=50, restarts=6), seed=3
+        )
         assert attacked.standing == 1.0
 
     def test_the_time_limit_is_kept(self, predictor, digits):

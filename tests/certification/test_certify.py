@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.certify import logit_bounds
 from certibayes.prediction import Predictor
 
@@ -55,7 +56,7 @@ def test_no_attack_breaks_a_certified_point(name, rule):
     result = cb.certify(predictor, x, eps=eps, rule=rule, domain=DOMAIN)
     assert result.certified.any()
     kept, labels = x[result.certified], result.labels[result.certified]
-    attacked = cb.attack(predictor, kept, labels, eps=eps, domain=DOMAIN, steps=10, restarts=2)
+    attacked = cb.attack(predictor, kept, labels, eps=eps, domain=DOMAIN, method=PGD(steps=10, restarts=2))
     assert not attacked.success.any()
     for point in points_of(*ball(kept, eps, DOMAIN), 20, 0):
         log_probabilities = predictor(point)
@@ -70,7 +71,7 @@ def test_probabilities_stay_within_their_bounds_without_tolerance(name, dtype):
     predictor, x = _predictor(name, dtype=dtype), _points(name).to(dtype)
     for eps in (0.0, 0.01, 0.2):
         result = cb.certify(predictor, x, eps=eps, domain=DOMAIN)
-        attacked = cb.attack(predictor, x, eps=eps, domain=DOMAIN, steps=3, restarts=1).inputs
+        attacked = cb.attack(predictor, x, eps=eps, domain=DOMAIN, method=PGD(steps=3, restarts=1)).inputs
         for point in [attacked, *points_of(*ball(x, eps, DOMAIN), 6, 0)]:
             for batch_size in (20, 7):
                 p = torch.cat([predictor.probabilities(part) for part in point.split(batch_size)]).double()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import as_attack
 from certibayes.bounds import Box
 from certibayes.certify.batch import Batch
 from certibayes.certify.judge import Judge
@@ -57,7 +58,9 @@ def _assert_unbroken(predictor: Predictor, x, eps, found) -> None:
     proved, labels = x[found.certified], found.labels[found.certified]
     if len(proved) == 0:
         return
-    attacked = cb.attack(predictor, proved, labels, eps=eps, method="ensemble", steps=8, restarts=1, queries=20)
+    attacked = cb.attack(
+        predictor, proved, labels, eps=eps, method=as_attack("ensemble", steps=8, restarts=1, queries=20)
+    )
     assert attacked.standing == 1.0
     for point in points_of(*ball(proved, eps), 16, 0):
         assert torch.equal(predictor.predict(point), labels)
@@ -98,7 +101,9 @@ def test_no_attack_breaks_the_largest_certified_radius(rule):
     assert int((radius > 0).sum()) > 3
     lower, upper = ball(x, radius[:, None].float())
     labels = predictor.predict(x)
-    attacked = cb.attack(predictor, x, labels, eps=radius, method="ensemble", steps=30, restarts=3, queries=100)
+    attacked = cb.attack(
+        predictor, x, labels, eps=radius, method=as_attack("ensemble", steps=30, restarts=3, queries=100)
+    )
     assert attacked.standing == 1.0
     assert all(torch.equal(predictor.predict(point), labels) for point in points_of(lower, upper, 200, 1))
 

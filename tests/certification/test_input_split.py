@@ -6,6 +6,7 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import as_attack
 from certibayes.bounds import IDEAL, Box, outward, outward_box
 from certibayes.certify.input_split import halves, proved_in_parts
 
@@ -78,5 +79,5 @@ def test_it_proves_what_single_networks_cannot():
     split = cb.certify(model, x, eps=0.15, rule="best", bounds="crown", budget=30.0)
     assert int(split.certified.sum()) > int(plain.certified.sum())
     assert int(split.unknown.sum()) <= 1
-    attacked = cb.attack(model, x[split.certified], eps=0.15, method="ensemble", restarts=8)
+    attacked = cb.attack(model, x[split.certified], eps=0.15, method=as_attack("ensemble", restarts=8))
     assert attacked.standing == 1.0

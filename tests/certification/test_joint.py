@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.bounds import Box
 from certibayes.certify.joint import Lines, Others, height, joint_values, offset_of
 from certibayes.errors import InvalidInput
@@ -154,7 +155,7 @@ def test_it_proves_no_less_than_elided_and_no_attack_breaks_it(bounds):
     assert (joint.certified | ~elided.certified).all()
     assert 0 < int(joint.certified.sum()) < 20
     proved = joint.certified
-    attacked = cb.attack(predictor, x[proved], eps=0.01, domain=(0.0, 1.0), steps=30, restarts=3)
+    attacked = cb.attack(predictor, x[proved], eps=0.01, domain=(0.0, 1.0), method=PGD(steps=30, restarts=3))
     assert attacked.standing == 1.0
 
 

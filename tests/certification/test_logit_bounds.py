@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import PGD, as_attack
 from certibayes.bounds import ideal_box, outward_box
 from certibayes.certify import BOUNDS, logit_bounds, network_bounds
 from certibayes.certify.network_bounds import INTERMEDIATES, batch_for
@@ -64,7 +65,7 @@ def test_in_other_norms(norm):
     predictor, x = _predictor("relu"), inputs("relu", 3, 0)
     ends = _every_kind(predictor, outward_box(x, 0.3, norm=norm))
     _assert_nested(ends)
-    attacked = cb.attack(predictor, x, predictor.predict(x), eps=0.3, norm=norm, steps=10)
+    attacked = cb.attack(predictor, x, predictor.predict(x), eps=0.3, norm=norm, method=PGD(steps=10))
     with torch.no_grad():
         outputs = predictor.sample_outputs(attacked.inputs).double()
     assert all(bool((low <= outputs).all() and (outputs <= high).all()) for low, high in ends)
@@ -108,7 +109,10 @@ def test_tighter_bounds_prove_no_less_and_sometimes_more(rule):
         kept = found[-1].certified
         labels = found[-1].labels
         if bool(kept.any()):
-            assert cb.attack(predictor, x[kept], labels[kept], eps=eps, method="ensemble", steps=10).standing == 1.0
+            assert (
+                cb.attack(predictor, x[kept], labels[kept], eps=eps, method=as_attack("ensemble", steps=10)).standing
+                == 1.0
+            )
     assert counts[0] < counts[1] < counts[2] <= counts[3], counts
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.certify.rules import elided_values, pairwise_values
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
@@ -140,7 +141,9 @@ def test_no_attack_of_ours_breaks_a_certified_point(bounds, rule):
         if len(kept) == 0:
             continue
         proved += len(kept)
-        assert not cb.attack(predictor, kept, labels, eps=eps, domain=DOMAIN, steps=8, restarts=2).success.any()
+        assert not cb.attack(
+            predictor, kept, labels, eps=eps, domain=DOMAIN, method=PGD(steps=8, restarts=2)
+        ).success.any()
         for point in points_of(*ball(kept, eps, DOMAIN), 10, 0):
             assert bool((predictor.predict(point) == labels).all())
     assert proved > 5

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.certify import ALL_RULES
 from certibayes.certify.certify import DEFAULT_BOUNDS
 from certibayes.certify.radius import certified_radius
@@ -53,7 +54,7 @@ def test_every_radius_is_proved_by_certify_itself_and_stands_against_attacks(nam
         assert bool(found.certified) == bool(result.certified[i])
         if result.certified[i]:
             attacked = cb.attack(
-                predictor, point, result.labels[i : i + 1], eps=eps, domain=DOMAIN, steps=10, restarts=2
+                predictor, point, result.labels[i : i + 1], eps=eps, domain=DOMAIN, method=PGD(steps=10, restarts=2)
             )
             assert not attacked.success.any()
         beyond = float(result.unproved[i])

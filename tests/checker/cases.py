@@ -5,6 +5,7 @@ import json
 import torch
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.certificates.certificate import parse
 from certibayes.checker.arithmetic import Program
 from certibayes.checker.claim import Claim
@@ -55,6 +56,6 @@ def claim_of(record: dict) -> Claim:
 
 def attackable_points(eps: float = 0.2) -> tuple[Predictor, torch.Tensor, dict, torch.Tensor]:
     predictor, x = small_predictor(), points_for(count=30)
-    success = cb.attack(predictor, x, eps=eps, domain=DOMAIN, steps=20, restarts=3).success
+    success = cb.attack(predictor, x, eps=eps, domain=DOMAIN, method=PGD(steps=20, restarts=3)).success
     assert success.any()
     return predictor, x, record_of(predictor, x, eps=eps), success

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import certibayes as cb
+from certibayes.attack import PGD
 from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile
 
@@ -25,7 +26,7 @@ def test_a_mark_on_an_attackable_point_is_refuted_or_not_confirmed():
 def test_a_larger_radius_confirms_nothing_that_can_be_attacked(eps):
     predictor, x = small_predictor(), points_for(count=30)
     record = {**record_of(predictor, x, eps=1e-3), "eps": eps}
-    attacked = cb.attack(predictor, x, eps=eps, domain=DOMAIN, steps=20, restarts=3).success
+    attacked = cb.attack(predictor, x, eps=eps, domain=DOMAIN, method=PGD(steps=20, restarts=3)).success
     result = check_certificate(record, predictor, x)
     assert attacked.any() and not result.confirmed[attacked].any() and not result.holds
 

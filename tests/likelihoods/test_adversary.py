@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import certibayes as cb
+from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
 
 from ..strategies import ball
@@ -48,10 +49,16 @@ def test_pgd_stays_in_ball_and_domain(domain):
 
 def test_pgd_begins_at_the_starts():
     case = mlp_case()
-    likelihood = cb.RobustCategorical(cb.TwoPoint(0.1, 0.0), RecordingPGD(steps=0), domain=None)
+    likelihood = cb.RobustCategorical(cb.TwoPoint(0.1, 0.0), RecordingPGD(steps=1, step_size=1e-30), domain=None)
     noise = full_noise(likelihood, case.batch)
     expected = case.batch.inputs + noise.radii[0] * noise.starts
     torch.testing.assert_close(recorded(case, likelihood, noise), expected)
+
+
+@pytest.mark.parametrize("settings", [{"steps": 0}, {"step_size": -0.1}])
+def test_pgd_that_goes_nowhere_is_refused_before_training(settings):
+    with pytest.raises(InvalidInput, match=next(iter(settings))):
+        cb.PGD(**settings)
 
 
 def test_other_starts_give_another_likelihood():

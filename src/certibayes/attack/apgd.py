@@ -16,32 +16,63 @@ Each point has its own step size. The loss f is cross-entropy or the difference 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from certibayes.attack.losses import LOSSES, Loss
+from certibayes.attack.base import Attack, require_losses
+from certibayes.attack.losses import LOSSES
 from certibayes.attack.search import Search
 from certibayes.bounds.checks import require_count
+from certibayes.errors import InvalidInput
 
 
-class APGDSettings(NamedTuple):
-    """Settings of the attack.
+@dataclass(frozen=True)
+class AutoPGD(Attack):
+    """Auto-PGD: as PGD, without a step size to choose.
 
     Attributes:
-        steps: iterations a restart, N.
+        loss: ``"cross-entropy"`` (the paper's APGD-CE), ``"dlr"`` (APGD-DLR) or ``"margin"``.
+        steps: iterations per restart, N.
         restarts: starts; the first is the point itself, the others are random.
-        loss: ``"cross-entropy"``, ``"dlr"`` or ``"margin"``.
-        memory: α, the weight of the new step against the last movement.
-        progress: ρ, the share of steps that must help for a step size to stay.
+        alpha: α, the weight of the new step against the last movement.
+        rho: ρ, the fraction of steps that must help for a step size to stay.
     """
 
+    loss: str = "cross-entropy"
     steps: int = 40
     restarts: int = 4
-    loss: str = "cross-entropy"
-    memory: float = 0.75
-    progress: float = 0.75
+    alpha: float = 0.75
+    rho: float = 0.75
+
+    def __post_init__(self) -> None:
+        require_losses(self.loss)
+        require_count(self.steps, "steps")
+        require_count(self.restarts, "restarts")
+        for value, name in ((self.alpha, "alpha"), (self.rho, "rho")):
+            if not 0.0 <= value <= 1.0:
+                raise InvalidInput(f"{name} must be from 0 to 1, got {value}.")
+
+    @property
+    def name(self) -> str:
+        """See ``Attack``."""
+        return "apgd-ce" if self.loss == "cross-entropy" else f"apgd-{self.loss}"
+
+    @property
+    def looks(self) -> int:
+        """See ``Attack``."""
+        return self.restarts * (self.steps + 1)
+
+    def run(self, search: Search, generator: torch.Generator) -> None:
+        """Climb from every start in turn with the points that are not broken yet."""
+        for restart in range(self.restarts):
+            index = search.standing()
+            if index.numel() == 0:
+                return
+            starts = search.region.sample(generator) if restart > 0 else search.region.center
+            _climb(search, index, starts[index], self)
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -50,18 +81,6 @@ def checkpoints(steps: int) -> list[int]:
     while shares[-1] < 1.0:
         shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
     return sorted({math.ceil(round(share * steps, 9)) for share in shares if share <= 1.0})
-
-
-def auto_pgd(search: Search, settings: APGDSettings, generator: torch.Generator) -> None:
-    """Climb from every start in turn with the points that still stand."""
-    require_count(settings.steps, "steps")
-    require_count(settings.restarts, "restarts")
-    for restart in range(settings.restarts):
-        index = search.standing()
-        if index.numel() == 0:
-            return
-        starts = search.region.sample(generator) if restart > 0 else search.region.center
-        _climb(search, index, starts[index], LOSSES[settings.loss], settings)
 
 
 class _Climb(NamedTuple):
@@ -96,8 +115,9 @@ class _Climb(NamedTuple):
     old_value: Tensor
 
 
-def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: APGDSettings) -> None:
-    """Climb from ``x`` with the points ``index``; those that have fallen are left alone."""
+def _climb(search: Search, index: Tensor, x: Tensor, settings: AutoPGD) -> None:
+    """Climb from ``x`` with the points ``index``; those that are broken are left alone."""
+    loss = LOSSES[settings.loss]
     place = search.region.take(index)
     value, gradient = search.climb(index, x, loss)
     share = x.new_full((len(x),), 1.0 if place.norm == "l1" else 2.0, dtype=torch.float64)
@@ -114,7 +134,7 @@ def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: APGDS
                 return
         moved = place.project(at.x + place.steepest_step(at.x, at.gradient, at.share))
         if k > 1:
-            alpha = settings.memory
+            alpha = settings.alpha
             moved = place.project(at.x + alpha * (moved - at.x) + (1.0 - alpha) * (at.x - at.previous))
         if k == settings.steps:
             search.look(at.points, moved)
@@ -122,7 +142,7 @@ def _climb(search: Search, index: Tensor, x: Tensor, loss: Loss, settings: APGDS
         value, gradient = search.climb(at.points, moved, loss)
         at = _stepped(at, moved, value, gradient)
         if k in looks:
-            at = _looked(at, k - last, settings.progress)
+            at = _looked(at, k - last, settings.rho)
             last = k
 
 
@@ -142,10 +162,10 @@ def _stepped(at: _Climb, x: Tensor, value: Tensor, gradient: Tensor) -> _Climb:
     )
 
 
-def _looked(at: _Climb, steps: int, progress: float) -> _Climb:
+def _looked(at: _Climb, steps: int, rho: float) -> _Climb:
     """Halve the step size, and go back to the best iterate, where the last ``steps`` steps have not helped."""
     stuck = (at.share == at.old_share).flatten() & (at.top_value == at.old_value)
-    halve = (at.helped < progress * steps) | stuck
+    halve = (at.helped < rho * steps) | stuck
     wide = halve.view_as(at.share)
     return at._replace(
         x=torch.where(wide, at.top, at.x),

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from certibayes.attack.ensemble import Budget, methods_of, run_in_order
+from certibayes.attack.base import Attack
+from certibayes.attack.ensemble import Ensemble
+from certibayes.attack.methods import AnyAttack, as_attack, members
 from certibayes.attack.resampled import Resamplable, Resampled
 from certibayes.attack.result import Attacked
 from certibayes.attack.search import LogProbabilities, Search
@@ -17,21 +19,15 @@ from certibayes.networks.seeds import derived_seed
 from certibayes.regions import Domain, InputRegion
 
 
-def attack(
+def attack(  # noqa: PLR0913 - public
     predictor: nn.Module | Resamplable,
     x: Tensor,
     y: Tensor | None = None,
     *,
     eps: float | Tensor,
-    method: str | Sequence[str] = "pgd",
+    method: AnyAttack | Sequence[AnyAttack] = "pgd",
     norm: str = "linf",
     domain: Domain = None,
-    steps: int = 40,
-    restarts: int = 4,
-    queries: int = 500,
-    losses: Sequence[str] = ("margin", "cross-entropy"),
-    momentum: float = 0.0,
-    step_size: float | None = None,
     draws: int = 8,
     judge: nn.Module | None = None,
     seed: int = 0,
@@ -54,17 +50,12 @@ def attack(
         y: labels (B,); the predicted classes by default.
         eps: radius: a number; one per point, (B,); or, for l-infinity, one per input value, (1, *shape) or (B, *shape).
         method: ``"fgsm"``, ``"pgd"``, ``"apgd-ce"``, ``"apgd-dlr"``, ``"square"``; ``"apgd"`` for both Auto-PGDs;
-            ``"ensemble"`` for all but FGSM; or a list of names. Several run in order, each on the points that still
-            stand.
+            ``"ensemble"`` for all but FGSM; an object with settings of its own, such as
+            ``certibayes.attack.PGD(steps=100)``; or a list of names and objects. Several run in order, each on the
+            points that those before it have not broken.
         norm: of the ball: ``"linf"``, ``"l2"`` or ``"l1"``.
         domain: smallest and largest value of an input, or None; two numbers, or tensors of shape (1, *shape) or
             (B, *shape) where features differ.
-        steps: iterations a restart of PGD and Auto-PGD.
-        restarts: starts of PGD and Auto-PGD; the first is the point itself, the others are random.
-        queries: inputs that Square tries for each point.
-        losses: of PGD, in turn: ``"margin"``, ``"cross-entropy"``, ``"dlr"``.
-        momentum: of PGD.
-        step_size: of PGD, relative to ``eps``; 2.5 / steps by default.
         draws: weights drawn at every step, where a posterior is attacked.
         judge: the fixed predictor that decides, where a posterior is attacked; ``posterior.predictor(seed=seed)`` by
             default.
@@ -72,10 +63,8 @@ def attack(
         batch_size: inputs attacked at once.
         progress: called with (looks at the model so far, the most there can be).
     """
-    methods, losses = methods_of(method), (losses,) if isinstance(losses, str) else tuple(losses)
-    budget = Budget(steps, restarts, queries, losses, momentum, step_size)
-    budget.pgd.require()
-    for value, name in ((queries, "queries"), (draws, "draws"), (batch_size, "batch_size")):
+    attacks = Ensemble(members(as_attack(method)))
+    for value, name in ((draws, "draws"), (batch_size, "batch_size")):
         require_count(value, name)
     if getattr(predictor, "task", "classification") != "classification":
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
@@ -91,7 +80,7 @@ def attack(
         raise InvalidInput(
             "the predictor answers NaN for some inputs; there is nothing to attack. Look at its weights."
         )
-    bar = _Bar(progress, budget, methods, len(parts))
+    bar = _Bar(progress, attacks, len(parts))
     found, predicted, broken_by = [], [], []
     for number, index in enumerate(torch.arange(len(x), device=x.device).split(batch_size)):
         search = Search(decides, region.take(index), labels[index], guide, bar.tick, clean[index])
@@ -100,12 +89,12 @@ def attack(
             """Each batch and attack has a stream of its own, so that doing more only ever adds to doing less."""
             return torch.Generator(x.device).manual_seed(derived_seed(seed, "attack", name, number))
 
-        broken_by.append(run_in_order(methods, search, budget, stream, bar.finished))
+        broken_by.append(attacks.run(search, stream, bar.finished))
         found.append(search.best)
         predicted.append(search.predicted)
     inputs, classes = torch.cat(found), torch.cat(predicted)
     return Attacked(
-        inputs, labels, classes, classes != labels, region.distance(inputs), torch.cat(broken_by), methods, norm
+        inputs, labels, classes, classes != labels, region.distance(inputs), torch.cat(broken_by), attacks.names, norm
     )
 
 
@@ -129,14 +118,11 @@ def _judge_and_guide(
 class _Bar:
     """Counts looks at the model and tells how far the attack is.
 
-    Points fall, so an attack may end early; the count then jumps to where it would have ended.
+    An attack ends early where all points are broken; the count then jumps to where it would have ended.
     """
 
-    def __init__(
-        self, progress: Callable[[int, int], None] | None, budget: Budget, methods: Sequence[str], batches: int
-    ):
-        self.progress, self.budget = progress, budget
-        self.total = batches * sum(budget.looks(name) for name in methods)
+    def __init__(self, progress: Callable[[int, int], None] | None, attacks: Ensemble, batches: int):
+        self.progress, self.total = progress, batches * attacks.looks
         self.done = self.ended = 0
 
     def tick(self) -> None:
@@ -145,9 +131,9 @@ class _Bar:
         if self.progress is not None:
             self.progress(min(self.done, self.total), self.total)
 
-    def finished(self, method: str) -> None:
+    def finished(self, attack: Attack) -> None:
         """One more attack on one more batch is over."""
-        self.ended += self.budget.looks(method)
+        self.ended += attack.looks
         self.done = self.ended
         if self.progress is not None:
             self.progress(self.done, self.total)

@@ -5,15 +5,43 @@ x + r sign(∇ loss(x))  for l-infinity, and the steepest direction of the same 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+
+from certibayes.attack.base import Attack, require_losses
 from certibayes.attack.losses import LOSSES
 from certibayes.attack.search import Search
 
 
-def fast_gradient(search: Search, loss: str = "cross-entropy") -> None:
-    """Make one step from every point that stands."""
-    index = search.standing()
-    if index.numel() == 0:
-        return
-    place = search.region.take(index)
-    _, gradient = search.climb(index, place.center, LOSSES[loss])
-    search.look(index, place.project(place.center + place.steepest_step(place.center, gradient, 1.0)))
+@dataclass(frozen=True)
+class FGSM(Attack):
+    """The fast gradient sign method: one step.
+
+    Attributes:
+        loss: ``"cross-entropy"``, ``"margin"`` or ``"dlr"``.
+    """
+
+    loss: str = "cross-entropy"
+
+    def __post_init__(self) -> None:
+        require_losses(self.loss)
+
+    @property
+    def name(self) -> str:
+        """See ``Attack``."""
+        return "fgsm"
+
+    @property
+    def looks(self) -> int:
+        """See ``Attack``."""
+        return 2
+
+    def run(self, search: Search, generator: torch.Generator) -> None:
+        """Make one step from every point that is not broken yet."""
+        index = search.standing()
+        if index.numel() == 0:
+            return
+        place = search.region.take(index)
+        _, gradient = search.climb(index, place.center, LOSSES[self.loss])
+        search.look(index, place.project(place.center + place.steepest_step(place.center, gradient, 1.0)))

@@ -13,57 +13,73 @@ The share of the input that a window covers is halved as queries are used up. A 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from certibayes.attack.base import Attack
 from certibayes.attack.search import Search
 from certibayes.bounds.checks import require_count
+from certibayes.errors import InvalidInput
 from certibayes.regions import InputRegion
 
 HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Of 10,000 queries, those after which windows cover half as much."""
 
 
-class SquareSettings(NamedTuple):
-    """Settings of the attack.
+@dataclass(frozen=True)
+class Square(Attack):
+    """Square: random search, which asks the model for values and never for a gradient.
 
     Attributes:
         queries: inputs tried for each point.
-        share: of the input that the first windows cover.
+        share: of the input that the first windows cover, from 0 to 1.
     """
 
     queries: int = 500
     share: float = 0.8
 
+    def __post_init__(self) -> None:
+        require_count(self.queries, "queries")
+        if not 0.0 < self.share <= 1.0:
+            raise InvalidInput(f"share must be above 0 and at most 1, got {self.share}.")
 
-@torch.no_grad()
-def square(search: Search, settings: SquareSettings, generator: torch.Generator) -> None:
-    """Search around every point that stands; fallen points are left alone."""
-    require_count(settings.queries, "queries")
-    index = search.standing()
-    if index.numel() == 0:
-        return
-    place = search.region.take(index)
-    x = _stripes(search.region, generator)[index]
-    value = search.look(index, x)
-    for query in range(1, settings.queries):
-        share = settings.share / 2 ** sum(10_000 * query > halving * settings.queries for halving in HALVINGS)
-        # Drawn for the whole batch: what is tried on a point does not depend on which others have fallen.
-        window, other = (_window(search.region.center, share, generator)[index] for _ in range(2))
-        signs = _signs(search.region.center, generator)[index]
-        alive = value <= 0
-        if not bool(alive.all()):
-            index, x, value, place = index[alive], x[alive], value[alive], place.take(alive)
-            window, other, signs = window[alive], other[alive], signs[alive]
-            if index.numel() == 0:
-                return
-        tried = place.project(_changed(place, x, window, other, signs))
-        found = search.look(index, tried)
-        better = found > value
-        value = torch.where(better, found, value)
-        x = torch.where(better.view(-1, *[1] * (x.dim() - 1)), tried, x)
+    @property
+    def name(self) -> str:
+        """See ``Attack``."""
+        return "square"
+
+    @property
+    def looks(self) -> int:
+        """See ``Attack``."""
+        return self.queries
+
+    @torch.no_grad()
+    def run(self, search: Search, generator: torch.Generator) -> None:
+        """Search around every point; those that are broken are left alone."""
+        index = search.standing()
+        if index.numel() == 0:
+            return
+        place = search.region.take(index)
+        x = _stripes(search.region, generator)[index]
+        value = search.look(index, x)
+        for query in range(1, self.queries):
+            share = self.share / 2 ** sum(10_000 * query > halving * self.queries for halving in HALVINGS)
+            # Drawn for the whole batch: what is tried on a point does not depend on which others are broken.
+            window, other = (_window(search.region.center, share, generator)[index] for _ in range(2))
+            signs = _signs(search.region.center, generator)[index]
+            alive = value <= 0
+            if not bool(alive.all()):
+                index, x, value, place = index[alive], x[alive], value[alive], place.take(alive)
+                window, other, signs = window[alive], other[alive], signs[alive]
+                if index.numel() == 0:
+                    return
+            tried = place.project(_changed(place, x, window, other, signs))
+            found = search.look(index, tried)
+            better = found > value
+            value = torch.where(better, found, value)
+            x = torch.where(better.view(-1, *[1] * (x.dim() - 1)), tried, x)
 
 
 def _changed(place: InputRegion, x: Tensor, window: Tensor, other: Tensor, signs: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.attack import GROUPS, METHODS, NORMS, Attacked, attack
+from certibayes.attack import GROUPS, METHODS, NORMS, Attacked, as_attack, attack
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import (
     AtLeast,
@@ -35,11 +35,11 @@ def attack_command(
         str,
         typer.Option(
             help=f"The attack: {', '.join(METHODS)}; apgd for both of them; ensemble for "
-            f"{', '.join(GROUPS['ensemble'])}, each on what the last one left; or names with commas."
+            f"{', '.join(GROUPS['ensemble'].names)}, each on what the last one left; or names with commas."
         ),
     ] = "pgd",
     norm: Annotated[str, typer.Option(help=f"Norm of the ball: {', '.join(NORMS)}.")] = "linf",
-    steps: Annotated[int, typer.Option(help="Iterations a restart, of PGD and Auto-PGD.")] = 40,
+    steps: Annotated[int, typer.Option(help="Iterations per restart, of PGD and Auto-PGD.")] = 40,
     restarts: Annotated[int, typer.Option(help="Starts; the first is the point itself, the others are random.")] = 4,
     queries: Annotated[int, typer.Option(help="Inputs that Square tries for each point.")] = 500,
     draws: Annotated[
@@ -69,11 +69,9 @@ def attack_command(
     with told_plainly():
         form = "parquet" if out is not None and out.suffix == ".parquet" else "csv"
         require_format(form)
+        chosen = as_attack(method.split(","), steps=steps, restarts=restarts, queries=queries)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
-        settings: dict[str, Any] = {
-            "eps": eps, "method": method.split(","), "norm": norm, "domain": case.domain, "steps": steps,
-            "restarts": restarts, "queries": queries, "seed": seed,
-        }  # fmt: skip
+        settings: dict[str, Any] = {"eps": eps, "method": chosen, "norm": norm, "domain": case.domain, "seed": seed}
         with progress_bar("attacking", shown=not as_json) as move:
             if draws is None:
                 result = attack(case.predictor, case.x, case.y, progress=move, **settings)

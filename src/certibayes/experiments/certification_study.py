@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from certibayes import data
-from certibayes.attack import attack
+from certibayes.attack import PGD, as_attack, attack
 from certibayes.bounds import Domain
 from certibayes.certification import Best, Elided, Method, as_method, certified_radius, certify
 from certibayes.experiments.figures import rules_figure
@@ -128,14 +128,14 @@ def _certified(
 
 def _attacks(predictor: Predictor, x: Tensor, y: Tensor, eps: float, domain: Domain, proved: Tensor) -> Figures:
     """Return what stands after the paper's PGD, after a stronger one and after everything, and how many proofs fell."""
-    runs: dict[str, dict[str, Any]] = {
-        "pgd, 10 iterations": {"method": "pgd", "steps": 10, "restarts": 1, "losses": ("cross-entropy",)},
-        "pgd, 100 iterations, 5 restarts": {"method": "pgd", "steps": 100, "restarts": 5},
-        "ensemble": {"method": "ensemble", "steps": 100, "restarts": 5, "queries": 1000},
+    runs = {
+        "pgd, 10 iterations": PGD(steps=10, restarts=1, losses=("cross-entropy",)),
+        "pgd, 100 iterations, 5 restarts": PGD(steps=100, restarts=5),
+        "ensemble": as_attack("ensemble", steps=100, restarts=5, queries=1000),
     }
     found = {}
-    for name, settings in runs.items():
-        result = attack(predictor, x, y, eps=eps, domain=domain, **settings)
+    for name, method in runs.items():
+        result = attack(predictor, x, y, eps=eps, domain=domain, method=method)
         fallen = int((result.success.to(proved.device) & proved).sum())
         found[name] = {"standing": result.standing, "certified points fallen": fallen}
     return found
@@ -181,7 +181,7 @@ def _attacked_at_radii(trial: Trial, x: Tensor, y: Tensor, domain: Domain) -> Fi
             # Judged by the model itself, every point at a radius of its own.
             result = attack(
                 model, x[reached], y[reached], eps=found.radius.to(x.device)[reached], domain=domain,
-                method="ensemble", steps=40, restarts=2, queries=200,
+                method=as_attack("ensemble", steps=40, restarts=2, queries=200),
             )  # fmt: skip
             fallen += int(result.success.sum())
             trials += int(reached.sum())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.attack import Attacked, attack
+from certibayes.attack import PGD, Attacked, attack
 from certibayes.bounds import Domain
 from certibayes.certificates import Certificate
 from certibayes.certification import Method, certify
@@ -72,7 +72,7 @@ def evaluate(  # noqa: PLR0913 - public
     stage("certifying")
     certificate = certify(predictor, x, y, eps=eps, method=method, domain=domain)
     stage("attacking")
-    attacked = attack(predictor, x, y, eps=eps, domain=domain, steps=steps, restarts=restarts, seed=seed)
+    attacked = attack(predictor, x, y, eps=eps, domain=domain, method=PGD(steps, restarts), seed=seed)
     stage("measuring uncertainty")
     doubt = uncertainty(predictor, x)
     logs = log_probabilities(predictor, x)

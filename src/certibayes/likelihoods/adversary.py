@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.attack import ascend, cross_entropy_loss
+from certibayes.attack import PGD as PGDAttack
+from certibayes.attack import cross_entropy_loss
 from certibayes.bounds import (
     interval_bounds,
     interval_margins,
@@ -226,6 +227,9 @@ class CROWNIBP(Adversary):
 class PGD(Adversary):
     """Projected gradient descent: adversarial training, as the paper's central column. It proves nothing.
 
+    It climbs as ``certibayes.attack.PGD`` does in l-infinity, once and from a random start, on the cross-entropy of one
+    network.
+
     Attributes:
         steps: iterations.
         step_size: relative to the radius.
@@ -235,6 +239,14 @@ class PGD(Adversary):
     step_size: float = 0.25
     needs_starts = True
 
+    def __post_init__(self) -> None:
+        # Made once here, so that settings that make no sense are refused before training.
+        _ = self._attack
+
+    @cached_property
+    def _attack(self) -> PGDAttack:
+        return PGDAttack(self.steps, restarts=1, step_size=self.step_size)
+
     def _attacked(
         self,
         loss: Any,
@@ -243,10 +255,9 @@ class PGD(Adversary):
         domain: Domain,
         starts: Tensor | None,
     ) -> Tensor:
-        lower, upper = InputRegion(x, radius, domain=domain).corners()
         start = x if starts is None else x + radius * starts
         # The worst input is a constant of the likelihood: no gradient flows through the search for it.
-        return ascend(loss, start, lower, upper, self.steps, self.step_size * radius).detach()
+        return self._attack.ascend(loss, InputRegion(x, radius, domain=domain), start).detach()
 
     def worst_logits(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from certibayes.attack import Attacked, attack
+from certibayes.attack import PGD, Attacked, attack
 from certibayes.bounds.checks import labels_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
@@ -122,7 +122,7 @@ def assess(  # noqa: PLR0913 - public
     found = attacked = None
     if eps is not None:
         ball: dict[str, Any] = {"eps": eps, "norm": norm, "domain": domain}
-        found = attack(predictor, x, y, method="pgd", steps=steps, restarts=restarts, seed=seed, **ball)
+        found = attack(predictor, x, y, method=PGD(steps, restarts), seed=seed, **ball)
         pushed = push_on(predictor, x, y, found.inputs, steps=steps, **ball)
         attacked = _cpu(uncertainty(predictor, pushed))
     return Assessment(_cpu(uncertainty(predictor, x)), y.cpu(), _cpu(uncertainty(predictor, outside)), attacked, found)

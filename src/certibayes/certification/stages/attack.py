@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import torch
 
-from certibayes.attack.pgd import PGDSettings, pgd
+from certibayes.attack.pgd import PGD, pgd
 from certibayes.certification.clock import Clock
 from certibayes.certification.problem import Problem
 from certibayes.certification.state import State, points_of
 
-GRADIENTS = PGDSettings(steps=40, restarts=2)
+GRADIENTS = PGD(steps=40, restarts=2)
 
-CLIMB = PGDSettings(steps=40, restarts=1, losses=("margin",))
+CLIMB = PGD(steps=40, restarts=1, losses=("margin",))
 
 STARTS = 3
 """Networks whose worst inputs are climbed from."""
@@ -23,7 +23,7 @@ STARTS = 3
 class Attack:
     """Attack by projected gradients. An attack is cheaper than a proof, and there is none for points that it breaks."""
 
-    settings: PGDSettings = GRADIENTS
+    settings: PGD = GRADIENTS
 
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
@@ -45,7 +45,7 @@ class AttackFromWorstInputs:
     Gradients alone rarely find such places: they lie beyond units that are switched off on the way.
     """
 
-    settings: PGDSettings = CLIMB
+    settings: PGD = CLIMB
 
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
