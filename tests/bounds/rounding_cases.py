@@ -10,7 +10,7 @@ from certibayes.bounds.sums import LONG
 from certibayes.networks import direct_sums
 
 from ..strategies import generator
-from .test_float_program import OTHER_PROGRAMS
+from .float_programs import OTHER_PROGRAMS
 
 F32, F64 = outward(torch.float32), outward(torch.float64)
 UNIT = F32.unit

@@ -1,18 +1,16 @@
 """Law 1 at eps = 0: whatever way the float32 program is run, its outputs lie inside its own bounds."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from certibayes.bounds import interval_bounds, outward, outward_box
 from certibayes.networks import direct_sums, trace
-from certibayes.networks import operations as ops
 
 from ..strategies import ZOO, assert_inside, graph_and_params, input_shape, inputs, law, seeds, threads, traced
+from .float_programs import run_otherwise
 
 F32 = outward(torch.float32)
 BATCH_SIZES = (1, 3, 7, 64, 500)
@@ -113,87 +111,6 @@ def test_sums_that_cancel(seed, size):
 # The bounds promise more than torch's own kernels need: any order of summation and any textbook formula.
 
 
-def _sequential_dot(x: Tensor, weight: Tensor, bias: Tensor | None, order: Tensor) -> Tensor:
-    """Multiply, round, and add one term after the other in the given order."""
-    products = (x[:, None, :] * weight)[..., order]
-    total = torch.zeros_like(products[..., 0])
-    for index in range(products.shape[-1]):
-        total = total + products[..., index]
-    return total if bias is None else total + bias
-
-
-def _other_linear(operation, weights, x, order):
-    return _sequential_dot(x, weights["weight"], weights.get("bias"), order(weights["weight"].shape[1]))
-
-
-def _other_conv(operation, weights, x, order):
-    weight, bias = weights["weight"], weights.get("bias")
-    patches = nn.functional.unfold(x, weight.shape[2:], operation.dilation, operation.padding, operation.stride)
-    shape = operation.evaluate(weights, x).shape
-    results = []
-    per_group = weight.shape[0] // operation.groups
-    for group, part in enumerate(patches.chunk(operation.groups, 1)):
-        rows = slice(group * per_group, (group + 1) * per_group)
-        flat = part.transpose(1, 2).reshape(-1, part.shape[1])
-        own = None if bias is None else bias[rows]
-        result = _sequential_dot(flat, weight[rows].flatten(1), own, order(part.shape[1]))
-        results.append(result.view(len(x), -1, per_group).transpose(1, 2))
-    return torch.cat(results, 1).reshape(shape)
-
-
-def _other_batch_norm(operation, weights, x, order):
-    def shaped(value):
-        return value.view((-1,) + (1,) * (x.dim() - 2))
-
-    result = (x - shaped(weights["running_mean"])) / shaped(torch.sqrt(weights["running_var"] + operation.eps))
-    return result * shaped(weights["weight"]) + shaped(weights["bias"]) if "weight" in weights else result
-
-
-def _other_normalize(operation, weights, x, order):
-    shape = (-1,) + (1,) * (x.dim() - 2)
-    return (x - weights["mean"].view(shape)) * (1 / weights["std"]).view(shape)
-
-
-def _other_divide(operation, weights, x, order):
-    """CUDA divides by a number by multiplying with its reciprocal."""
-    divisor = weights["divisor"] if operation.constant is None else torch.tensor(operation.constant)
-    return x * (1 / divisor.float())
-
-
-def _other_average(operation, weights, x, order):
-    """Divide first, add then."""
-    if operation.divisor is None:
-        return operation.evaluate(weights, x)
-    windows = nn.functional.unfold(x.flatten(0, 1)[:, None], operation.kernel, 1, operation.padding, operation.stride)
-    total = torch.zeros_like(windows[:, 0])
-    for index in order(windows.shape[1]).tolist():
-        total = total + windows[:, index] / operation.divisor
-    return total.view_as(operation.evaluate(weights, x))
-
-
-OTHER_PROGRAMS: dict[type, Callable] = {
-    ops.Linear: _other_linear,
-    ops.Conv2d: _other_conv,
-    ops.BatchNorm: _other_batch_norm,
-    ops.Normalize: _other_normalize,
-    ops.Divide: _other_divide,
-    ops.AvgPool2d: _other_average,
-    ops.Tanh: lambda operation, weights, x, order: torch.tanh(x.double()).float(),
-    ops.Sigmoid: lambda operation, weights, x, order: torch.sigmoid(x.double()).float(),
-}
-
-
-def _run_otherwise(graph, params, x, order):
-    def rule(node, values):
-        weights = node.weights(params)
-        other = OTHER_PROGRAMS.get(type(node.operation))
-        if other is None:
-            return node.operation.evaluate(weights, *values)
-        return other(node.operation, weights, values[0], order)
-
-    return graph.fold(x, rule)
-
-
 @pytest.mark.parametrize("name", ZOO)
 @law(4)
 @given(seed=seeds, scale=st.sampled_from([1e-20, 1e-3, 1.0, 1e4]))
@@ -203,7 +120,7 @@ def test_outputs_of_other_float_programs_lie_inside(name, seed, scale):
     x = inputs(name, 8, seed, scale=scale)
     box = _bounds(graph, params, x)
     for order in (torch.arange, lambda n: torch.arange(n).flip(0), torch.randperm):
-        assert_inside(_run_otherwise(graph, params, x, order), box)
+        assert_inside(run_otherwise(graph, params, x, order), box)
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -218,8 +135,8 @@ def test_a_sum_that_stagnates(sign):
     x = torch.ones(1, n)
     box = _bounds(graph, params, x)
     for order in (torch.arange, lambda k: torch.arange(k).flip(0)):
-        assert_inside(_run_otherwise(graph, params, x, order), box)
-    deviation = abs(float(_run_otherwise(graph, params, x, torch.arange)) - sign * (1 + (n - 1) * 2.0**-24))
+        assert_inside(run_otherwise(graph, params, x, order), box)
+    deviation = abs(float(run_otherwise(graph, params, x, torch.arange)) - sign * (1 + (n - 1) * 2.0**-24))
     assert deviation > 1e-4  # the law was worth testing
 
 
@@ -238,7 +155,7 @@ def test_underflow(seed, size):
     box = _bounds(graph, params, x)
     for batch_size in (1, 10):
         assert_inside(_outputs(graph, params, x, batch_size), box)
-    assert_inside(_run_otherwise(graph, params, x, torch.randperm), box)
+    assert_inside(run_otherwise(graph, params, x, torch.randperm), box)
 
 
 def test_flushing_subnormals_is_covered_in_affine_layers():

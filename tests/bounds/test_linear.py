@@ -10,7 +10,6 @@ from certibayes.bounds import (
     Box,
     LinearBounder,
     Relaxation,
-   
     ideal_box,
     interval_bounds,
     interval_margins,

@@ -11,14 +11,14 @@ from certibayes.bounds import IDEAL, LinearBounder, ideal_box, layer_boxes, line
 from certibayes.networks import trace
 
 from ..strategies import fractions, graph_and_params, law, seeds
+from .exact_cases import layers_of, network, range_on_interval, range_on_rectangle
 from .rounding_cases import F32, F64
-from .test_exact import _layers, _network, _range_on_interval, _range_on_rectangle
 
 
 def _assert_below_exact(net: nn.Sequential, x: Tensor, eps: float, exact_range) -> None:
     low = [v - Fraction(eps) for v in fractions(x[0])]
     high = [v + Fraction(eps) for v in fractions(x[0])]
-    exact = exact_range(_layers(net), low, high)
+    exact = exact_range(layers_of(net), low, high)
     graph, params = graph_and_params(trace(net))
     double = {key: value.double() for key, value in params.items()}
     cases = [
@@ -39,32 +39,30 @@ slopes_below = st.sampled_from([0.0, 0.25, 2.0])
 @law(12)
 @given(seed=seeds, slope=slopes_below, eps=st.sampled_from([0.0, 0.01, 0.3, 2.0]), depth=st.integers(1, 3))
 def test_the_exact_range_over_an_interval_is_contained(seed, slope, eps, depth):
-    net = _network(seed, [1, *[4] * depth, 2], slope)
+    net = network(seed, [1, *[4] * depth, 2], slope)
     _assert_below_exact(
-        net, torch.randn(1, 1), eps, lambda ls, lo, hi: _range_on_interval(ls, Fraction(slope), lo[0], hi[0])
+        net, torch.randn(1, 1), eps, lambda ls, lo, hi: range_on_interval(ls, Fraction(slope), lo[0], hi[0])
     )
 
 
 @law(12)
 @given(seed=seeds, slope=slopes_below, eps=st.sampled_from([0.01, 0.3, 2.0]))
 def test_the_exact_range_over_a_rectangle_is_contained(seed, slope, eps):
-    net = _network(seed, [2, 5, 2], slope)
-    _assert_below_exact(
-        net, torch.randn(1, 2), eps, lambda ls, lo, hi: _range_on_rectangle(ls, Fraction(slope), lo, hi)
-    )
+    net = network(seed, [2, 5, 2], slope)
+    _assert_below_exact(net, torch.randn(1, 2), eps, lambda ls, lo, hi: range_on_rectangle(ls, Fraction(slope), lo, hi))
 
 
 @law(12)
 @given(seed=seeds, eps=st.sampled_from([0.01, 0.3, 2.0]))
 def test_the_exact_minimum_of_a_margin_is_not_passed(seed, eps):
     """A margin is one more output of the network: the last layer's first row minus its second."""
-    net = _network(seed, [2, 5, 2], 0.0)
+    net = network(seed, [2, 5, 2], 0.0)
     x = torch.randn(1, 2)
-    (first, (weight, bias)) = _layers(net)
+    (first, (weight, bias)) = layers_of(net)
     difference = [[a - b for a, b in zip(*weight, strict=True)]], [bias[0] - bias[1]]
     low = [v - Fraction(eps) for v in fractions(x[0])]
     high = [v + Fraction(eps) for v in fractions(x[0])]
-    ((smallest, _),) = _range_on_rectangle([first, difference], Fraction(0), low, high)
+    ((smallest, _),) = range_on_rectangle([first, difference], Fraction(0), low, high)
     graph, params = graph_and_params(trace(net))
     boxes = layer_boxes(graph, params, outward_box(x, eps), F32)
     found = LinearBounder(graph, params, boxes, F32).lower(torch.tensor([[[1.0, -1.0]]]))

@@ -10,7 +10,6 @@ from certibayes.bounds import (
     Box,
     LinearBounder,
     Relaxation,
-   
     layer_boxes,
     linear_bounds,
     outward_box,

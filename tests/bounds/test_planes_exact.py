@@ -6,7 +6,7 @@ theory of rounding allows, at the corners of their boxes, and tiny networks are 
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import product
 
 import pytest
 import torch
@@ -32,8 +32,8 @@ from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE, dot, sum_erro
 from certibayes.networks import trace
 
 from ..strategies import fractions, generator, graph_and_params, law, seeds, traced
+from .exact_cases import knots_of, layers_of, network, range_on_interval, range_on_rectangle, spread_out
 from .rounding_cases import random_numbers, sum_of_products
-from .test_exact import _layers, _network, _range_on_interval, _range_on_rectangle
 
 DTYPES = [torch.float32, torch.float64]
 UNITS_OFF = 12
@@ -245,14 +245,6 @@ def _relaxations(graph, params, box, rounding, seed, tight):
     return bounder, specification, (start, ascend(bounder, specification, start, 5), _free(seed, start))
 
 
-def _spread_out(net: nn.Sequential, seed: int, spread: float) -> nn.Sequential:
-    with torch.no_grad():
-        for index, parameter in enumerate(net.parameters()):
-            exponents = ((torch.rand(parameter.shape, generator=generator(seed + index)) * 2 - 1) * spread).round()
-            parameter.mul_(torch.exp2(exponents))
-    return net
-
-
 def _assert_below(net, x, eps, exact, seed, tight):
     for graph, params, box, rounding, slack in _cases(net, x, eps):
         bounder, specification, chosen = _relaxations(graph, params, box, rounding, seed, tight)
@@ -272,58 +264,32 @@ spreads = st.sampled_from([0.0, 20.0])
 @law(8)
 @given(seed=seeds, eps=st.sampled_from([0.0, 0.01, 2.0]), depth=st.integers(1, 3), spread=spreads)
 def test_the_exact_range_over_an_interval_is_not_left(tight, seed, eps, depth, spread):
-    net = _spread_out(_network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
+    net = spread_out(network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
     x = torch.randn(1, 1, generator=generator(seed))
     centre = fractions(x)[0][0]
-    exact = _range_on_interval(_layers(net), Fraction(0), centre - Fraction(eps), centre + Fraction(eps))
+    exact = range_on_interval(layers_of(net), Fraction(0), centre - Fraction(eps), centre + Fraction(eps))
     _assert_below(net, x, eps, exact, seed, tight)
 
 
 @law(30)
 @given(seed=seeds, eps=st.sampled_from([0.0, 0.01, 2.0]), spread=spreads)
 def test_the_exact_range_over_a_rectangle_is_not_left(seed, eps, spread):
-    net = _spread_out(_network(seed, [2, 5, 2], 0.0), seed, spread)
+    net = spread_out(network(seed, [2, 5, 2], 0.0), seed, spread)
     x = torch.randn(1, 2, generator=generator(seed))
     low, high = ([v + sign * Fraction(eps) for v in fractions(x)[0]] for sign in (-1, 1))
     if eps > 0:
-        exact = _range_on_rectangle(_layers(net), Fraction(0), low, high)
+        exact = range_on_rectangle(layers_of(net), Fraction(0), low, high)
         _assert_below(net, x, eps, exact, seed, False)
-
-
-def knots_of(layers: list, low: Fraction, high: Fraction) -> list[tuple[Fraction, list, list]]:
-    """The ends and kinks of a one-input network: place, outputs, and what its ReLUs take in, in one list."""
-
-    def follow(x: Fraction) -> tuple[list, list]:
-        values, seen = [x], []
-        for index, (weight, bias) in enumerate(layers):
-            values = [
-                sum((w * v for w, v in zip(row, values, strict=True)), start=b)
-                for row, b in zip(weight, bias, strict=False)
-            ]
-            if index < len(layers) - 1:
-                seen += values
-                values = [max(v, Fraction(0)) for v in values]
-        return values, seen
-
-    places = [low, high]
-    for _ in layers[:-1]:
-        found = set(places)
-        for left, right in pairwise(places):
-            for a, b in zip(follow(left)[1], follow(right)[1], strict=True):
-                if a * b < 0:
-                    found.add(left + (right - left) * a / (a - b))
-        places = sorted(found)
-    return [(place, *follow(place)) for place in places]
 
 
 @law(40)
 @given(seed=seeds, eps=st.sampled_from([0.0, 0.01, 2.0]), depth=st.integers(1, 2), spread=spreads)
 def test_lines_are_below_the_exact_network_at_every_kink(seed, eps, depth, spread):
     """Between kinks the network is linear, so below it at the kinks is below it everywhere."""
-    net = _spread_out(_network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
+    net = spread_out(network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
     x = torch.randn(1, 1, generator=generator(seed))
     centre = fractions(x)[0][0]
-    knots = knots_of(_layers(net), centre - Fraction(eps), centre + Fraction(eps))
+    knots = knots_of(layers_of(net), centre - Fraction(eps), centre + Fraction(eps))
     for graph, params, box, rounding, slack in _cases(net, x, eps):
         bounder, specification, chosen = _relaxations(graph, params, box, rounding, seed, False)
         for relaxation in chosen:
@@ -349,7 +315,7 @@ def test_lines_pay_for_coefficients_that_are_off(dtype):
 
 def test_a_line_and_the_bound_from_it_agree():
     """The bound at the input is the linear function concretized over the box, a few units aside."""
-    net = _network(3, [2, 5, 3], 0.0)
+    net = network(3, [2, 5, 3], 0.0)
     graph, params = graph_and_params(trace(net))
     x, rounding = torch.randn(4, 2, generator=generator(0)), outward(torch.float32)
     boxes = layer_boxes(graph, params, outward_box(x, 0.3), rounding)

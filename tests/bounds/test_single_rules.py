@@ -14,7 +14,7 @@ from certibayes.bounds import Box, outward, rules_for
 from certibayes.networks import INPUT, direct_sums
 
 from ..strategies import ZOO, assert_inside, generator, law, seeds, traced
-from .test_float_program import OTHER_PROGRAMS
+from .float_programs import OTHER_PROGRAMS
 
 F32 = outward(torch.float32)
 

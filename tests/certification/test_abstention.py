@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import certibayes as cb
 from certibayes.attack import PGD
-from certibayes.certify import abstention
-from certibayes.certify.abstention import (
+from certibayes.certification import abstention
+from certibayes.certification.abstention import (
     abstains,
     certify_abstention,
     entropy_bounds,
@@ -39,7 +39,7 @@ def _predictor(classes: int = 3, scale: float = 1.0) -> cb.Predictor:
 
 
 def _certificate(lower: Tensor, upper: Tensor, rounding: str = "ideal") -> cb.Certificate:
-    certificate = cb.certify(_predictor(), torch.rand(2, 4), eps=0.1, rounding=rounding)
+    certificate = cb.certify(_predictor(), torch.rand(2, 4), eps=0.1, method="theorem1", rounding=rounding)
     return replace(certificate, lower=lower, upper=upper)
 
 
@@ -236,7 +236,7 @@ def test_a_threshold_is_a_confidence(tau):
 
 
 def test_the_result_says_what_was_proved():
-    certificate = cb.certify(_predictor(), torch.rand(6, 4), eps=0.125, domain=DOMAIN)
+    certificate = cb.certify(_predictor(), torch.rand(6, 4), eps=0.125, domain=DOMAIN, method="theorem1")
     result = certify_abstention(certificate, 0.75)
     for word in ("0.75", "0.125", "entropy", "confidence", certificate.digest[:16], "ibp"):
         assert word in result.statement

@@ -9,7 +9,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.attack import PGD, as_attack
-from certibayes.certify.shards import certify_in_shards
+from certibayes.certification import METHODS, certify_in_shards
 from certibayes.errors import InvalidInput
 from certibayes.regions import NORMS, InputRegion
 from certibayes.uncertainty import assess
@@ -19,7 +19,6 @@ from ..strategies import generator
 X = torch.rand(6, 3, generator=torch.Generator().manual_seed(0))
 LOW = torch.tensor([[0.0, -1.0, 0.0]])
 HIGH = torch.tensor([[1.0, 2.0, torch.inf]])
-RULES = ("theorem1", "pairwise", "elided", "joint", "best")
 
 
 def _net(outputs: int = 3) -> nn.Module:
@@ -48,7 +47,7 @@ def test_any_number_and_any_pair_make_a_certificate_that_can_be_written(eps, dom
     found = cb.certify(PREDICTOR, X, Y, eps=eps, domain=domain)
     _same(found, expected)
     assert json.dumps(found.to_json()) == json.dumps(expected.to_json())
-    sharded = certify_in_shards(PREDICTOR, X, Y, tmp_path, eps=eps, domain=domain, shard=4, rule="theorem1")
+    sharded = certify_in_shards(PREDICTOR, X, Y, tmp_path, eps=eps, domain=domain, shard=4)
     _same(sharded, expected)
     regression = cb.certify_regression(REGRESSOR, X, eps=eps, domain=domain, tolerance=np.float32(0.5))
     json.dumps(regression.to_json())
@@ -64,11 +63,11 @@ def test_any_number_and_any_pair_make_a_certificate_that_can_be_written(eps, dom
 # Points and labels
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.uint16, torch.int32])
-def test_labels_of_every_integer_type_for_every_rule(rule, dtype):
-    found = cb.certify(PREDICTOR, X, Y.to(dtype), eps=0.05, rule=rule)
-    _same(found, cb.certify(PREDICTOR, X, Y, eps=0.05, rule=rule))
+def test_labels_of_every_integer_type_for_every_method(method, dtype):
+    found = cb.certify(PREDICTOR, X, Y.to(dtype), eps=0.05, method=method)
+    _same(found, cb.certify(PREDICTOR, X, Y, eps=0.05, method=method))
     assert found.labels.dtype == torch.int64
 
 
@@ -77,7 +76,7 @@ def test_arrays_and_lists_are_points_and_labels(form, tmp_path):
     x, y = form(X), form(Y)
     _same(cb.certify(PREDICTOR, x, y, eps=0.05), cb.certify(PREDICTOR, X, Y, eps=0.05))
     _same(
-        certify_in_shards(PREDICTOR, x, y, tmp_path, eps=0.05, rule="theorem1", shard=4),
+        certify_in_shards(PREDICTOR, x, y, tmp_path, eps=0.05, shard=4),
         cb.certify(PREDICTOR, X, Y, eps=0.05),
     )
     radius, expected = (cb.certified_radius(PREDICTOR, a, b, tolerance=0.1) for a, b in ((x, y), (X, Y)))
@@ -99,7 +98,7 @@ def test_what_are_no_labels_is_refused(y, tmp_path):
     for call in (
         lambda: cb.certify(PREDICTOR, X, y, eps=0.05),
         lambda: cb.certified_radius(PREDICTOR, X, y),
-        lambda: certify_in_shards(PREDICTOR, X, y, tmp_path, eps=0.05, rule="theorem1"),
+        lambda: certify_in_shards(PREDICTOR, X, y, tmp_path, eps=0.05),
         lambda: cb.attack(PREDICTOR, X, y, eps=0.05),
     ):
         with pytest.raises(InvalidInput, match=r"labels (must be|cannot be read)"):
@@ -147,10 +146,10 @@ def test_the_same_points_in_other_batches_get_the_same_answer_or_none(count):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("rule", ["pairwise", "best"])
-def test_no_input_of_the_domain_leaves_its_bounds(norm, rule):
+@pytest.mark.parametrize("method", ["pairwise", "best"])
+def test_no_input_of_the_domain_leaves_its_bounds(norm, method):
     eps = {"linf": 0.3, "l2": 0.4, "l1": 0.6}[norm]
-    result = cb.certify(PREDICTOR, X, Y, eps=eps, norm=norm, domain=(LOW, HIGH), rule=rule, batch_size=4)
+    result = cb.certify(PREDICTOR, X, Y, eps=eps, norm=norm, domain=(LOW, HIGH), method=method, batch_size=4)
     region = InputRegion.around(X, eps, norm, (LOW, HIGH))
     attacked = cb.attack(
         PREDICTOR, X, Y, eps=eps, norm=norm, domain=(LOW, HIGH), method=as_attack("ensemble", steps=10, queries=50)
@@ -166,7 +165,7 @@ def test_no_input_of_the_domain_leaves_its_bounds(norm, rule):
 @pytest.mark.parametrize("norm", NORMS)
 def test_a_narrower_domain_is_used(norm):
     wide, narrow = (
-        cb.certify(PREDICTOR, X, Y, eps=0.3, norm=norm, domain=(X - share, X + share), rule="pairwise")
+        cb.certify(PREDICTOR, X, Y, eps=0.3, norm=norm, domain=(X - share, X + share), method="pairwise")
         for share in (1.0, 0.01)
     )
     assert float((narrow.upper - narrow.lower).sum()) < 0.5 * float((wide.upper - wide.lower).sum())
@@ -175,7 +174,7 @@ def test_a_narrower_domain_is_used(norm):
 @pytest.mark.parametrize("norm", NORMS)
 def test_ends_that_are_the_same_for_all_features_are_two_numbers(norm):
     ends = torch.zeros(1, 3), torch.ones(6, 3)
-    settings = {"eps": 0.1, "norm": norm, "rule": "pairwise", "batch_size": 4}
+    settings = {"eps": 0.1, "norm": norm, "method": "pairwise", "batch_size": 4}
     _same(
         cb.certify(PREDICTOR, X, Y, domain=ends, **settings), cb.certify(PREDICTOR, X, Y, domain=(0.0, 1.0), **settings)
     )
@@ -194,14 +193,14 @@ def test_shards_take_each_point_its_own_domain(tmp_path):
     domain = X - torch.rand(6, 3), X + 0.05
     expected = cb.certify(PREDICTOR, X, Y, eps=0.3, domain=domain)
     for _ in range(2):  # made, then read again
-        found = certify_in_shards(PREDICTOR, X, Y, tmp_path, eps=0.3, domain=domain, shard=4, rule="theorem1")
+        found = certify_in_shards(PREDICTOR, X, Y, tmp_path, eps=0.3, domain=domain, shard=4)
         _same(found, expected)
         assert torch.equal(found.domain[0], domain[0].double())
 
 
 def test_shards_have_one_radius(tmp_path):
     with pytest.raises(InvalidInput, match="one radius for all points"):
-        certify_in_shards(PREDICTOR, X, Y, tmp_path, eps=torch.ones(6), rule="theorem1")
+        certify_in_shards(PREDICTOR, X, Y, tmp_path, eps=torch.ones(6))
 
 
 # One output is one class
@@ -216,7 +215,7 @@ def test_a_network_with_one_output_is_refused_with_the_remedy(tmp_path):
         lambda: cb.certify(predictor, X, eps=0.1),
         lambda: cb.certify(predictor, X[:0], eps=0.1),
         lambda: cb.certified_radius(predictor, X, y),
-        lambda: certify_in_shards(predictor, X, y, tmp_path, eps=0.1, rule="theorem1"),
+        lambda: certify_in_shards(predictor, X, y, tmp_path, eps=0.1),
         lambda: cb.attack(predictor, X, y, eps=0.1),
         lambda: cb.attack(posterior, X, eps=0.1),
         lambda: cb.robust_probability(gaussian, X, y, eps=0.1, samples=2),

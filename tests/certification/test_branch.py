@@ -9,13 +9,14 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.attack import PGD
-from certibayes.bounds import IDEAL, LinearBounder, ideal_box, layer_boxes, outward, outward_box
-from certibayes.bounds.linear import margin_specification
-from certibayes.certify.branch import CLOSE, Search
+from certibayes.bounds import IDEAL, ideal_box, outward, outward_box
+from certibayes.certification import as_method
+from certibayes.certification.branch import CLOSE
 from certibayes.errors import InvalidInput
 from certibayes.networks import direct_sums, trace
 
 from ..strategies import ZOO, attacked_points, ball, inputs, law, points_of, seeds, traced
+from .cases import asked, finish, is_done, search_of
 
 NETWORKS = ["relu", "no bias", "residual", "convolution, stride and padding", "batch norm on images", "residual images"]
 
@@ -28,49 +29,23 @@ def plane(seed=0, dtype=torch.float64):
     return trace(net, torch.zeros(1, 2, dtype=dtype))
 
 
-def search_of(graph, params, box, labels, rounding):
-    """One search over all rivals of all points, begun from linear bounds."""
-    boxes = layer_boxes(graph, params, box, rounding)
-    specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
-    count = rivals.shape[1]
-    point = torch.arange(len(labels)).repeat_interleave(count)
-    known = LinearBounder(graph, params, boxes, rounding).lower(specification).flatten()
-    return Search(graph, params, boxes, point, specification.flatten(0, 1)[:, None], rounding, known), rivals
-
-
-def asked(search, wanted=100.0):
-    """The same margin of every problem."""
-    return torch.full_like(search.known, wanted)
-
-
-def is_done(search, wanted=100.0):
-    return not search.open(asked(search, wanted)).any()
-
-
-def finish(search, rounds=40):
-    for _ in range(rounds):
-        if is_done(search):
-            return
-        search.advance(asked(search))
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_when_finished_the_bound_is_close_to_the_smallest_margin_there_is(seed):
     network = plane(seed)
     x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
     labels = torch.tensor([seed % 3])
     with torch.no_grad():
-        search, rivals = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
-        finish(search, 60)
+        search, trees, rivals = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
+        trees = finish(search, trees, 60)
         axis = torch.linspace(-1, 1, 401, dtype=torch.float64)
         grid = x + torch.cartesian_prod(axis, axis)
         outputs = network.graph.evaluate(network.params, grid)
         margins = outputs[:, labels] - outputs[:, rivals[0]]
-    assert is_done(search)
+    assert is_done(trees)
     smallest = margins.amin(0)
-    assert (search.bounds <= smallest + 1e-9).all()
+    assert (trees.bounds <= smallest + 1e-9).all()
     # Where every sign is fixed, a few steps on the multipliers are not the last word; nor is a grid.
-    assert (search.bounds >= smallest - CLOSE - 0.1).all()
+    assert (trees.bounds >= smallest - CLOSE - 0.1).all()
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -88,42 +63,40 @@ def test_no_point_of_the_ball_is_below_the_bound_after_any_round(name, seed):
         ]
     )
     with torch.no_grad(), direct_sums():
-        search, rivals = search_of(graph, params, outward_box(x, 0.3), labels, outward(torch.float32))
+        search, trees, rivals = search_of(graph, params, outward_box(x, 0.3), labels, outward(torch.float32))
         outputs = torch.stack([graph.evaluate(params, z) for z in points]).double()
         own = outputs.gather(-1, labels.expand(len(outputs), 2)[..., None])
         smallest = (own - outputs).gather(-1, rivals.expand(len(outputs), -1, -1)).amin(0).flatten()
-        before = search.bounds
+        before = trees.bounds
         for _ in range(8):
-            assert (search.bounds <= smallest).all()
-            assert (search.bounds >= before).all()
-            before = search.bounds
-            if is_done(search):
+            assert (trees.bounds <= smallest).all()
+            assert (trees.bounds >= before).all()
+            before = trees.bounds
+            if is_done(trees):
                 break
-            search.advance(asked(search))
+            trees = search.advance(trees, asked(trees))
 
 
 def test_it_stops_at_the_wanted_margin_and_claims_no_more():
     network = plane(1)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
-        search, _ = search_of(network.graph, network.params, ideal_box(x, 0.2), labels, IDEAL)
-    assert is_done(search, -50.0)
+        _, trees, _ = search_of(network.graph, network.params, ideal_box(x, 0.2), labels, IDEAL)
+    assert is_done(trees, -50.0)
 
 
 def test_a_higher_margin_opens_leaves_again():
     network = plane(2)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
-        at_once, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
-        roots = at_once.bounds
-        finish(at_once, 60)
-        in_steps, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
-        halfway = (roots + at_once.bounds) / 2
+        search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
+        at_once = finish(search, begun, 60)
+        in_steps, halfway = begun, (begun.bounds + at_once.bounds) / 2
         while in_steps.open(halfway).any():
-            in_steps.advance(halfway)
+            in_steps = search.advance(in_steps, halfway)
         reached = in_steps.bounds
-        finish(in_steps, 60)
-    assert (at_once.bounds > roots + 0.01).all()
+        in_steps = finish(search, in_steps, 60)
+    assert (at_once.bounds > begun.bounds + 0.01).all()
     assert (reached >= halfway).all()
     torch.testing.assert_close(in_steps.bounds, at_once.bounds, atol=5 * CLOSE, rtol=0)
 
@@ -132,23 +105,45 @@ def test_what_is_left_when_time_is_up_keeps_its_bounds():
     network = plane(2)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
-        search, _ = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
-        before, leaves = search.bounds.clone(), len(search.leaves.problem)
-        search.advance(asked(search), lambda: True)
-    assert torch.equal(search.bounds, before)
-    assert len(search.leaves.problem) == leaves
+        search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
+        before = begun.bounds.clone()
+        stopped = search.advance(begun, asked(begun), lambda: True)
+    assert torch.equal(stopped.bounds, before)
+    assert len(stopped.leaves.problem) == len(begun.leaves.problem)
+
+
+def test_a_search_that_never_began_knows_what_was_known():
+    network = plane(2)
+    x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
+    with torch.no_grad():
+        search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
+        stopped = search.begin(begun.known, "hull", lambda: True)
+    assert torch.equal(stopped.bounds, begun.known)
+    assert not stopped.coefficients.any() and torch.equal(stopped.offsets, begun.known)
+    assert bool((stopped.smallest == torch.inf).all())
+
+
+def test_going_on_does_not_change_what_it_goes_on_from():
+    network = plane(2)
+    x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
+    with torch.no_grad():
+        search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
+        tensors = [*begun.leaves, *(part for part in begun if isinstance(part, torch.Tensor))]
+        before = [tensor.clone() for tensor in tensors]
+        assert (finish(search, begun, 3).bounds > begun.bounds).any()
+    assert all(torch.equal(tensor, copy) for tensor, copy in zip(tensors, before, strict=True))
 
 
 def test_the_inputs_it_came_upon_are_in_the_box_and_as_bad_as_it_says():
     network = plane(3)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
-        search, rivals = search_of(network.graph, network.params, ideal_box(x, 0.7), labels, IDEAL)
-        finish(search)
-        assert ((search.worst_inputs - x).abs() <= 0.7 + 1e-12).all()
-        outputs = network.graph.evaluate(network.params, search.worst_inputs)
+        search, trees, rivals = search_of(network.graph, network.params, ideal_box(x, 0.7), labels, IDEAL)
+        trees = finish(search, trees)
+        assert ((trees.worst_inputs - x).abs() <= 0.7 + 1e-12).all()
+        outputs = network.graph.evaluate(network.params, trees.worst_inputs)
         margins = outputs[:, 0] - outputs.gather(1, rivals.T).squeeze(1)
-    torch.testing.assert_close(margins, search.smallest_found)
+    torch.testing.assert_close(margins, trees.smallest)
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +171,10 @@ def digits():
 class TestCertify:
     def test_splitting_proves_more_and_every_point_has_one_answer(self, predictor, digits):
         x, y = digits
-        settings = {"eps": 0.05, "domain": (0.0, 1.0), "rule": "best", "bounds": "crown"}
-        plain = cb.certify(predictor, x, y, **settings)
-        split = cb.certify(predictor, x, y, budget=20.0, **settings)
+        plain, split = (
+            cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), method=cb.Best("crown", budget=budget))
+            for budget in (None, 20.0)
+        )
         assert (split.certified | ~plain.certified).all()
         assert int(split.certified.sum()) > int(plain.certified.sum())
         assert not (split.certified & split.attacked).any()
@@ -187,7 +183,7 @@ class TestCertify:
 
     def test_counterexamples_are_counterexamples(self, predictor, digits):
         x, y = digits
-        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), rule="best", budget=5.0)
+        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), method=cb.Best(budget=5.0))
         worst = found.counterexamples[found.attacked]
         assert int(found.attacked.sum()) > 0
         assert (predictor.predict(worst) != y[found.attacked]).all()
@@ -198,7 +194,7 @@ class TestCertify:
 
     def test_no_attack_breaks_what_splitting_proved(self, predictor, digits):
         x, y = digits
-        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), rule="best", budget=10.0)
+        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), method=cb.Best(budget=10.0))
         proved = found.certified
         attacked = cb.attack(
             predictor, x[proved], y[proved], eps=0.05, domain=(0.0, 1.0), method=PGD(steps=50, restarts=6), seed=3
@@ -208,24 +204,24 @@ class TestCertify:
     def test_the_time_limit_is_kept(self, predictor, digits):
         x, y = digits
         began = time.monotonic()
-        cb.certify(predictor, x, y, eps=0.2, domain=(0.0, 1.0), rule="best", bounds="ibp", budget=0.01)
+        cb.certify(predictor, x, y, eps=0.2, domain=(0.0, 1.0), method=cb.Best("ibp", budget=0.01))
         # Not a claim about speed: hours of work would be left.
         assert time.monotonic() - began < 60
 
     @pytest.mark.parametrize("budget", [0.0, -1.0, float("nan"), float("inf")])
-    def test_a_budget_of_nothing_is_refused(self, predictor, digits, budget):
-        with pytest.raises(InvalidInput, match="budget"):
-            cb.certify(predictor, *digits, eps=0.05, domain=(0.0, 1.0), rule="best", budget=budget)
+    def test_a_budget_of_nothing_is_refused(self, budget):
+        with pytest.raises(InvalidInput, match=f"budget is a positive number of seconds, got {budget}"):
+            cb.Best(budget=budget)
 
-    def test_only_the_rule_best_takes_a_budget(self, predictor, digits):
-        with pytest.raises(InvalidInput, match="best"):
-            cb.certify(predictor, *digits, eps=0.05, domain=(0.0, 1.0), budget=1.0)
+    def test_only_the_method_best_takes_a_budget(self):
+        with pytest.raises(InvalidInput, match="only the method best can use a budget, not pairwise"):
+            as_method("pairwise", budget=1.0)
 
 
 def test_a_network_without_activations_has_nothing_to_split():
     """A linear classifier: its margins are exact from the start."""
     predictor = cb.Point(nn.Linear(3, 4)).predictor()
     x = torch.rand(5, 3)
-    found = cb.certify(predictor, x, eps=0.3, rule="best", budget=5.0)
-    assert torch.equal(found.certified, cb.certify(predictor, x, eps=0.3, rule="elided").certified)
+    found = cb.certify(predictor, x, eps=0.3, method=cb.Best(budget=5.0))
+    assert torch.equal(found.certified, cb.certify(predictor, x, eps=0.3, method="elided").certified)
     assert torch.equal(found.certified, ~found.attacked)

@@ -13,20 +13,19 @@ from torch.nn import functional
 
 from certibayes.bounds import Box, layer_boxes, outward, outward_box
 from certibayes.bounds.backward import Step
-from certibayes.certify.branch import Search, _splittable
+from certibayes.certification.branch import Search
 from certibayes.networks import Graph, Node, trace
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import Add, MaxPool2d, Operation, ReLU, Reshape, Sigmoid, Tanh
 
-from ..bounds.test_exact import _layers, _network
-from ..bounds.test_planes_exact import _spread_out, knots_of
+from ..bounds.exact_cases import knots_of, layers_of, network, spread_out
 from ..strategies import Functional, fractions, generator, graph_and_params, inputs, law, seeds, traced
-from .test_branch import asked, search_of
+from .cases import asked, is_done, search_of
 
 
-def _assert_leaves_hold(search, knots, sign_of_margin):
+def _assert_leaves_hold(trees, knots, sign_of_margin):
     """Every leaf holds at every kink that belongs to it, and every kink belongs to a leaf of every problem."""
-    problems, bounds, signs = (getattr(search.leaves, name).tolist() for name in ("problem", "bound", "signs"))
+    problems, bounds, signs = (getattr(trees.leaves, name).tolist() for name in ("problem", "bound", "signs"))
     for problem, margin in enumerate(sign_of_margin):
         for _, outputs, seen in knots:
             value, homes = margin(outputs), 0
@@ -35,7 +34,7 @@ def _assert_leaves_hold(search, knots, sign_of_margin):
                     homes += 1
                     assert Fraction(bound) <= value
             assert homes > 0
-            assert Fraction(float(search.bounds[problem])) <= value
+            assert Fraction(float(trees.bounds[problem])) <= value
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -45,43 +44,43 @@ def _assert_leaves_hold(search, knots, sign_of_margin):
     stop=st.integers(0, 4),
 )  # fmt: skip
 def test_every_leaf_is_below_the_exact_network_also_when_time_runs_out(dtype, seed, eps, depth, spread, stop):
-    net = _spread_out(_network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
+    net = spread_out(network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
     x = torch.randn(1, 1, generator=generator(seed))
     centre = fractions(x)[0][0]
-    knots = knots_of(_layers(net), centre - Fraction(eps), centre + Fraction(eps))
+    knots = knots_of(layers_of(net), centre - Fraction(eps), centre + Fraction(eps))
     graph, params = graph_and_params(trace(net))
     params = {name: value.to(dtype) for name, value in params.items()}
     with torch.no_grad():
-        search, _ = search_of(graph, params, outward_box(x.to(dtype), eps), torch.tensor([0]), outward(dtype))
-        _assert_leaves_hold(search, knots, [lambda z: z[0] - z[1]])
+        search, trees, _ = search_of(graph, params, outward_box(x.to(dtype), eps), torch.tensor([0]), outward(dtype))
+        _assert_leaves_hold(trees, knots, [lambda z: z[0] - z[1]])
         for _ in range(5):
-            before, asked_so_far = search.bounds, 0
+            before, asked_so_far = trees.bounds, 0
 
             def ended():
                 nonlocal asked_so_far
                 asked_so_far += 1
                 return asked_so_far > stop
 
-            search.advance(asked(search), ended)
-            assert (search.bounds >= before).all()
-            _assert_leaves_hold(search, knots, [lambda z: z[0] - z[1]])
+            trees = search.advance(trees, asked(trees), ended)
+            assert (trees.bounds >= before).all()
+            _assert_leaves_hold(trees, knots, [lambda z: z[0] - z[1]])
 
 
 def test_a_leaf_that_time_did_not_reach_still_counts(monkeypatch):
     """One leaf at a time, and time for only some of them: the others stay, with their bounds."""
     monkeypatch.setattr(sys.modules[Search.__module__], "LEAVES", 1)
-    net = _network(5, [1, 4, 4, 2], 0.0)
+    net = network(5, [1, 4, 4, 2], 0.0)
     x = torch.randn(1, 1, generator=generator(5))
     centre = fractions(x)[0][0]
-    knots = knots_of(_layers(net), centre - 2, centre + 2)
+    knots = knots_of(layers_of(net), centre - 2, centre + 2)
     graph, params = graph_and_params(trace(net))
     with torch.no_grad():
-        search, _ = search_of(graph, params, outward_box(x, 2.0), torch.tensor([0]), outward(torch.float32))
+        search, trees, _ = search_of(graph, params, outward_box(x, 2.0), torch.tensor([0]), outward(torch.float32))
         for stop in (1, 1, 2, 1, 3, 0, 2):
             calls = iter(range(1000))
-            search.advance(asked(search), lambda calls=calls, stop=stop: next(calls) >= stop)
-            _assert_leaves_hold(search, knots, [lambda z: z[0] - z[1]])
-    assert len(search.leaves.problem) > 3
+            trees = search.advance(trees, asked(trees), lambda calls=calls, stop=stop: next(calls) >= stop)
+            _assert_leaves_hold(trees, knots, [lambda z: z[0] - z[1]])
+    assert len(trees.leaves.problem) > 3
 
 
 def _two_readers():
@@ -105,15 +104,14 @@ def test_a_cut_interval_is_not_shown_to_other_activations():
     """Cut intervals stay clear of zero by units of their width, which is all that tanh ever sees."""
     graph, params = graph_and_params(trace(_two_readers()))
     with torch.no_grad():
-        search, _ = search_of(
+        search, trees, _ = search_of(
             graph, params, outward_box(torch.zeros(1, 1), 1.0), torch.tensor([0]), outward(torch.float32)
         )
-        signs = search.leaves.signs.clone()
+        nothing = trees.leaves._replace(bound=torch.full((1,), -1e6, dtype=torch.float64))
         for sign in (1, -1):
-            signs.fill_(sign)
-            leaf = search._bounded(torch.tensor([0]), signs, torch.full((1,), -1e6, dtype=torch.float64))
+            grown = search.with_signs(nothing._replace(signs=torch.full_like(nothing.signs, sign)))
             # At z = 0, which both leaves hold, the margin is 0.
-            assert float(leaf.bound) <= 0
+            assert -1e6 < float(grown.leaves.bound) <= 0
 
 
 @dataclass(frozen=True)
@@ -138,21 +136,22 @@ def test_only_values_that_familiar_operations_make_and_read_are_cut(maker, reade
         Node("relu", ReLU(), ("maker",), {}, (4,)),
         Node("sum", Add(), ("reader", "relu"), {}, (4,)),
     )
-    assert len(_splittable(Graph(nodes, (4,), ()))) == expected
+    nothing = torch.zeros(0)
+    search = Search(Graph(nodes, (4,), ()), {}, {}, nothing, nothing, outward(torch.float32))
+    assert len(search.relus) == expected
 
 
 @pytest.mark.parametrize("name", ["tanh", "one linear layer", "leaky relu", "max pool, dilated"])
 def test_without_relus_there_is_nothing_to_split(name):
     graph, params = traced(name)
     with torch.no_grad():
-        search, _ = search_of(
+        search, trees, _ = search_of(
             graph, params, outward_box(inputs(name, 2, 0), 0.3), torch.tensor([0, 1]), outward(torch.float32)
         )
-        before = search.bounds
-        assert not search.open(asked(search)).any()
-        search.advance(asked(search))
-    assert torch.isfinite(before).all()
-    assert torch.equal(search.bounds, before)
+        assert is_done(trees)
+        after = search.advance(trees, asked(trees))
+    assert torch.isfinite(trees.bounds).all()
+    assert torch.equal(after.bounds, trees.bounds)
 
 
 def relu_is_unstable(box: Box) -> bool:
@@ -172,11 +171,12 @@ def test_cut_intervals_hold_all_but_a_few_units_and_make_relus_stable(seed, high
         source, shape = relu.inputs[0], boxes[relu.inputs[0]].centre.shape
         centre, radius = torch.full(shape, (high - low) / 2), torch.full(shape, (high + low) / 2)
         boxes[source] = Box(centre, radius)
-        known, specification = torch.full((1,), -1e30, dtype=torch.float64), torch.tensor([[[1.0, -1.0, 0.0]]])
-        search = Search(graph, params, boxes, torch.tensor([0]), specification, rounding, known, ended=lambda: True)
+        specification = torch.tensor([[[1.0, -1.0, 0.0]]])
+        search = Search(graph, params, boxes, torch.tensor([0]), specification, rounding)
         top, bottom = (fractions(end)[0][0] for end in (centre.double() + radius, centre.double() - radius))
         for sign, end in ((1, top), (-1, bottom)):
-            cut = search._boxes(torch.tensor([0]), torch.full_like(search.leaves.signs, sign))[source]
+            signs = torch.full((1, sum(search.sizes)), sign, dtype=torch.int8)
+            cut = search.boxes_of(torch.tensor([0]), signs)[source]
             c, r = fractions(cut.centre)[0][0], fractions(cut.radius)[0][0]
             near, far = sorted((c - r, c + r), key=abs)
             assert near * sign >= 0

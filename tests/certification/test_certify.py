@@ -1,6 +1,7 @@
 """Laws of certificates: nothing that was tried ever breaks a certified point or leaves the stated bounds."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,12 +11,12 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.attack import PGD
-from certibayes.certify import logit_bounds
+from certibayes.certification import logit_bounds
 from certibayes.prediction import Predictor
 
 from ..strategies import CLASSES, ZOO, ball, generator, inputs, law, make, points_of, seeds, threads
 
-RULES = ("theorem1", "pairwise")
+METHODS = ("theorem1", "pairwise", "auto")
 DOMAIN = (0.0, 1.0)
 # Enough of the zoo to meet every kind of layer once; the bounds tests take all of it.
 NETWORKS = ("relu", "sigmoid", "residual", "batch norm on images", "average pool, padded, ceil", "normalise")
@@ -40,20 +41,20 @@ def _points(name: str = "relu", count: int = 20, seed: int = 0) -> torch.Tensor:
     return x
 
 
-def _largest_useful_radius(predictor: Predictor, x: torch.Tensor, rule: str) -> float:
+def _largest_useful_radius(predictor: Predictor, x: torch.Tensor, method: str) -> float:
     """A radius at which some points are certified and some are not."""
     eps = 0.5
-    while cb.certify(predictor, x, eps=eps, rule=rule, domain=DOMAIN).certified_fraction < 0.5:
+    while cb.certify(predictor, x, eps=eps, method=method, domain=DOMAIN).certified_fraction < 0.5:
         eps /= 1.5
     return eps
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_no_attack_breaks_a_certified_point(name, rule):
+def test_no_attack_breaks_a_certified_point(name, method):
     predictor, x = _predictor(name), _points(name)
-    eps = _largest_useful_radius(predictor, x, rule)
-    result = cb.certify(predictor, x, eps=eps, rule=rule, domain=DOMAIN)
+    eps = _largest_useful_radius(predictor, x, method)
+    result = cb.certify(predictor, x, eps=eps, method=method, domain=DOMAIN)
     assert result.certified.any()
     kept, labels = x[result.certified], result.labels[result.certified]
     attacked = cb.attack(predictor, kept, labels, eps=eps, domain=DOMAIN, method=PGD(steps=10, restarts=2))
@@ -78,36 +79,36 @@ def test_probabilities_stay_within_their_bounds_without_tolerance(name, dtype):
                 assert bool((result.lower <= p).all() and (p <= result.upper).all())
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", METHODS)
 @law(8)
 @given(seed=seeds, eps=st.sampled_from([0.0, 0.003, 0.03]))
-def test_certified_points_are_predicted_as_their_label(rule, seed, eps):
+def test_certified_points_are_predicted_as_their_label(method, seed, eps):
     predictor, x = _predictor(seed=seed), _points(seed=seed)
     labels = torch.randint(CLASSES, (len(x),), generator=generator(seed))
-    result = cb.certify(predictor, x, labels, eps=eps, rule=rule, domain=DOMAIN)
+    result = cb.certify(predictor, x, labels, eps=eps, method=method, domain=DOMAIN)
     assert bool((result.predicted == labels)[result.certified].all())
     assert result.certified_fraction <= result.accuracy
 
 
 @pytest.mark.parametrize("rounding", ["outward", "ideal"])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", METHODS)
 @law(5)
 @given(seed=seeds)
-def test_certified_sets_shrink_with_the_radius(rule, rounding, seed):
+def test_certified_sets_shrink_with_the_radius(method, rounding, seed):
     predictor, x = _predictor(seed=seed), _points(seed=seed)
     before = torch.ones(len(x), dtype=torch.bool)
     for eps in (0.0, 0.001, 0.01, 0.05, 0.2, 1.0):
-        certified = cb.certify(predictor, x, eps=eps, rule=rule, rounding=rounding, domain=DOMAIN).certified
+        certified = cb.certify(predictor, x, eps=eps, method=method, rounding=rounding, domain=DOMAIN).certified
         assert bool((before | ~certified).all())
         before = certified
 
 
 @law(5)
 @given(seed=seeds, eps=st.sampled_from([0.003, 0.03, 0.3]))
-def test_pairwise_certifies_all_that_theorem1_does(seed, eps):
+def test_pairwise_certifies_all_that_theorem1_does_and_auto_all_that_pairwise_does(seed, eps):
     predictor, x = _predictor(seed=seed), _points(seed=seed)
-    one, other = (cb.certify(predictor, x, eps=eps, rule=rule, domain=DOMAIN).certified for rule in RULES)
-    assert bool((other | ~one).all())
+    found = [cb.certify(predictor, x, eps=eps, method=method, domain=DOMAIN).certified for method in METHODS]
+    assert all(bool((better | ~worse).all()) for worse, better in pairwise(found))
 
 
 @law(5)
@@ -156,8 +157,8 @@ def test_a_tie_is_never_certified():
     with torch.no_grad():
         net.weight.fill_(1.0)
         net.bias.zero_()
-    for rule in RULES:
-        result = cb.certify(cb.Point(net).predictor(), torch.rand(5, 2), eps=0.0, rule=rule)
+    for method in METHODS:
+        result = cb.certify(cb.Point(net).predictor(), torch.rand(5, 2), eps=0.0, method=method)
         assert not result.certified.any()
 
 
@@ -170,8 +171,8 @@ def test_a_lead_that_rounding_could_eat_is_certified_only_if_it_shows(gap):
         net.bias.copy_(torch.tensor([gap, 0.0, -1.0]))
     predictor = cb.Point(net).predictor()
     x = torch.rand(3, 1)
-    for rule in RULES:
-        result = cb.certify(predictor, x, torch.zeros(3, dtype=torch.int64), eps=0.1, rule=rule)
+    for method in METHODS:
+        result = cb.certify(predictor, x, torch.zeros(3, dtype=torch.int64), eps=0.1, method=method)
         scores = predictor(x)
         assert bool((scores[:, 0] > scores[:, 1])[result.certified].all())
 

@@ -1,5 +1,6 @@
 """Laws of the tightest bounds and rules: no attack breaks what they prove, on every kind of network they take."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -11,28 +12,29 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.attack import as_attack
-from certibayes.bounds import Box
-from certibayes.certify.batch import Batch
-from certibayes.certify.judge import Judge
-from certibayes.certify.network_bounds import logit_bounds
-from certibayes.certify.points import Points
-from certibayes.certify.refine import Refinement
-from certibayes.errors import UnsoundBounds
+from certibayes.certification import as_method
+from certibayes.certification.clock import Clock
+from certibayes.certification.pairs import Pairs, Searched, search_in
+from certibayes.certification.stage import run
+from certibayes.certification.stages import JointBound, LogitBounds, MarginBounds, Refine
+from certibayes.certification.stages.joint import others_of
+from certibayes.certification.stages.refine import with_search
+from certibayes.certification.state import State
 from certibayes.prediction import Predictor
-from certibayes.regions import InputRegion
 
-from ..bounds.test_float_program import _run_otherwise
+from ..bounds.float_programs import run_otherwise
 from ..strategies import ZOO, ball, inputs, law, make, points_of, seeds
+from .cases import EVERY_RIVAL, problem_of
 
-WAYS = [
-    {"bounds": "hull", "rule": "elided"},
-    {"bounds": "hull", "rule": "joint"},
-    {"bounds": "hull", "rule": "best"},
-    {"bounds": "crown", "rule": "joint", "intermediates": "crown"},
-    {"bounds": "alpha-crown", "rule": "elided", "intermediates": "crown"},
-    {"bounds": "hull", "rule": "best", "intermediates": "crown", "budget": 0.2},
+METHODS = [
+    cb.Elided("hull"),
+    cb.Joint("hull"),
+    cb.Best("hull"),
+    cb.Joint("crown", "crown"),
+    cb.Elided("alpha-crown", "crown"),
+    cb.Best("hull", "crown", budget=0.2),
 ]
-ways = pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(str(value) for value in way.values()))
+methods = pytest.mark.parametrize("method", METHODS, ids=repr)
 
 
 @cache
@@ -68,7 +70,7 @@ def _assert_unbroken(predictor: Predictor, x, eps, found) -> None:
         for order in _orders():
             logits = torch.stack(
                 [
-                    _run_otherwise(predictor.graph, {k: v[i] for k, v in predictor.samples.items()}, point, order)
+                    run_otherwise(predictor.graph, {k: v[i] for k, v in predictor.samples.items()}, point, order)
                     for i in range(predictor.size)
                 ]
             )
@@ -76,28 +78,30 @@ def _assert_unbroken(predictor: Predictor, x, eps, found) -> None:
             assert torch.equal(mean.argmax(-1), labels)
 
 
-@ways
+@methods
 @pytest.mark.parametrize("name", sorted(ZOO))
-def test_no_attack_breaks_what_is_proved_on_any_network(name, way):
+def test_no_attack_breaks_what_is_proved_on_any_network(name, method):
     """Every kind of layer, whether or not it has units to put planes above or to split."""
     predictor, x = _predictor(name, 0, networks=2), inputs(name, 3, 0)
     eps = 0.02
-    _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, **way))
+    _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, method=method))
 
 
-@ways
+@methods
 @law(3)
 @given(seed=seeds, name=st.sampled_from(["relu", "no bias", "residual", "residual images", "max pool, padded, ceil"]))
-def test_no_attack_breaks_what_is_proved_at_any_radius(way, seed, name):
+def test_no_attack_breaks_what_is_proved_at_any_radius(method, seed, name):
     predictor, x = _predictor(name, seed), inputs(name, 4, seed)
     for eps in (0.05, 0.2):
-        _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, **way))
+        _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, method=method))
 
 
-@pytest.mark.parametrize("rule", ["elided", "joint", "best"])
-def test_no_attack_breaks_the_largest_certified_radius(rule):
+@pytest.mark.parametrize("name", ["elided", "joint", "best"])
+def test_no_attack_breaks_the_largest_certified_radius(name):
     predictor, x = _predictor("relu", 3, networks=2), inputs("relu", 5, 3)
-    radius = cb.certified_radius(predictor, x, bounds="hull", rule=rule, tolerance=0.01, largest=1.0).radius
+    radius = cb.certified_radius(
+        predictor, x, method=as_method(name, bounds="hull"), tolerance=0.01, largest=1.0
+    ).radius
     assert int((radius > 0).sum()) > 3
     lower, upper = ball(x, radius[:, None].float())
     labels = predictor.predict(x)
@@ -108,11 +112,12 @@ def test_no_attack_breaks_the_largest_certified_radius(rule):
     assert all(torch.equal(predictor.predict(point), labels) for point in points_of(lower, upper, 200, 1))
 
 
-@pytest.mark.parametrize("rule", ["elided", "joint", "best"])
-def test_tighter_bounds_prove_all_that_looser_ones_do(rule):
+@pytest.mark.parametrize("name", ["elided", "joint", "best"])
+def test_tighter_bounds_prove_all_that_looser_ones_do(name):
     for seed, eps in product(range(2), (0.1, 0.3)):
         predictor, x = _predictor("relu", seed, networks=2), inputs("relu", 6, seed)
-        proved = [cb.certify(predictor, x, eps=eps, rule=rule, bounds=bounds).certified for bounds in ("crown", "hull")]
+        ways = [as_method(name, bounds=bounds) for bounds in ("crown", "hull")]
+        proved = [cb.certify(predictor, x, eps=eps, method=method).certified for method in ways]
         assert bool((proved[1] | ~proved[0]).all())
 
 
@@ -135,90 +140,94 @@ def _small(classes: int, networks: int = 2, dtype: torch.dtype = torch.float32, 
     return cb.Samples.from_modules(nets).predictor(networks)
 
 
-@ways
+@methods
 @pytest.mark.parametrize("classes", [2, 100])
-def test_two_classes_and_a_hundred(classes, way):
+def test_two_classes_and_a_hundred(classes, method):
     predictor, x = _small(classes), torch.rand(2, 5, generator=torch.Generator().manual_seed(0))
-    found = cb.certify(predictor, x, eps=1e-3, **way)
+    found = cb.certify(predictor, x, eps=1e-3, method=method)
     assert found.certified.any()
     _assert_unbroken(predictor, x, 1e-3, found)
 
 
-@ways
+@methods
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_network_and_no_radius(dtype, way):
+def test_one_network_and_no_radius(dtype, method):
     predictor = _small(4, 1, dtype)
     x = torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=dtype)
     for eps in (0.0, 1e-3, 0.3):
-        found = cb.certify(predictor, x, eps=eps, **way)
+        found = cb.certify(predictor, x, eps=eps, method=method)
         assert eps > 1e-3 or found.certified.float().mean() > 0.5
         if eps > 0:
             _assert_unbroken(predictor, x, eps, found)
 
 
-@ways
+@methods
 @pytest.mark.parametrize("bias", [1e-12, 1e4])
-def test_tiny_and_huge_biases(bias, way):
+def test_tiny_and_huge_biases(bias, method):
     predictor = _small(3, 2, torch.float32, bias)
     x = torch.rand(4, 5, generator=torch.Generator().manual_seed(1))
-    _assert_unbroken(predictor, x, 0.1, cb.certify(predictor, x, eps=0.1, **way))
+    _assert_unbroken(predictor, x, 0.1, cb.certify(predictor, x, eps=0.1, method=method))
 
 
 # What the rules are told
 
 
-def _batch(predictor: Predictor, x, eps: float, rule: str) -> Batch:
-    judge = Judge(predictor, "hull", rule, "outward", 0.0, 2**28)
-    labels = predictor.predict(x)
-    box = Box(x, torch.full_like(x, eps))
-    points = Points(InputRegion.around(x, eps), labels, labels, box)
-    return Batch(judge, points, *logit_bounds(predictor, box))
-
-
 @law(5)
 @given(seed=seeds, eps=st.sampled_from([0.01, 0.2, 0.6]))
-def test_lines_margins_and_what_others_add_hold_for_every_input(seed, eps):
-    """The pieces of the rule joint, each against what the networks do: T⁺ above, T⁻ below, lines below the margins."""
+def test_functions_margins_and_what_others_add_hold_for_every_input(seed, eps):
+    """The pieces of the joint bound, each against what the networks do: T⁺ above, T⁻ below, lines below the margins."""
     predictor, x = _predictor("relu", seed), inputs("relu", 3, seed)
+    problem = problem_of(predictor, x, eps, threshold=EVERY_RIVAL)
+    stages = (LogitBounds("ibp"), MarginBounds("crown"), Refine("hull", rivals="all", until_decided=False))
     with torch.no_grad():
-        batch = _batch(predictor, x, eps, "joint")
-        batch.tighten("crown", torch.isfinite(batch.values[0]))
-        batch.enclose(torch.isfinite(batch.values[0]), "hull")
-        every = torch.arange(len(batch.point))
-        known = batch.margins[:, batch.point, batch.rival]
-        lines, others = batch.refinement.lines(every, known), batch._others(batch.point, batch.rival)
-        batch.join()
-        smallest = torch.full_like(batch.together, torch.inf)
+        state = run(stages, problem, State.start(problem), Clock())
+        # Points for which a counterexample came up are bounded as well.
+        state = replace(state, broken=torch.zeros_like(state.broken))
+        pairs = state.pairs
+        point, rival = pairs.point, pairs.rival
+        assert len(point) == 3 * (predictor.classes - 1)
+        known = state.margins[:, point, rival]
+        functions, others = pairs.functions(torch.arange(len(point)), known), others_of(state, point, rival)
+        joint = JointBound()(problem, state, Clock()).joint
+        assert torch.isfinite(joint[point, rival]).all()
+        smallest = torch.full_like(joint, torch.inf)
         for z in points_of(*ball(x, eps), 60, seed):
             logits = predictor.sample_outputs(z).double()
-            margins = logits.gather(-1, batch.points.labels.expand(3, -1)[..., None]) - logits
-            own = margins[:, batch.point, batch.rival]
+            margins = logits.gather(-1, problem.labels.expand(3, -1)[..., None]) - logits
+            own = margins[:, point, rival]
             terms = (-margins).exp()
-            rest = terms[:, batch.point].sum(-1) - 1 - terms[:, batch.point, batch.rival]
+            rest = terms[:, point].sum(-1) - 1 - terms[:, point, rival]
             assert (own >= known).all()
             assert (rest <= others.most + 1e-12 * (1 + others.most)).all()
             assert (rest >= others.least - 1e-12 * (1 + rest)).all()
-            line = torch.einsum("npi,pi->np", lines.coefficients.double(), z[batch.point].double()) + lines.offsets
+            line = torch.einsum("npi,pi->np", functions.coefficients.double(), z[point].double()) + functions.offset
             assert (line <= own + 1e-14).all()
             p = logits.softmax(-1).mean(0)
-            gaps = p.gather(-1, batch.points.labels[:, None]) - p
-            smallest[batch.point, batch.rival] = torch.minimum(
-                smallest[batch.point, batch.rival], gaps[batch.point, batch.rival]
-            )
-        assert (batch.together <= smallest).all()
+            gaps = p.gather(-1, problem.labels[:, None]) - p
+            smallest[point, rival] = torch.minimum(smallest[point, rival], gaps[point, rival])
+        assert (joint <= smallest).all()
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_bounds_that_are_no_numbers_are_refused(value):
-    """An infinite bound would prove anything."""
+def test_bounds_that_are_no_numbers_prove_nothing(value):
+    """An infinite bound would prove anything; what was known before stays."""
     predictor, x = _predictor("relu", 0), inputs("relu", 1, 0)
-    point, labels, rivals = torch.tensor([0]), torch.tensor([0]), torch.tensor([1])
-    refinement = Refinement(predictor, Box(x, torch.full_like(x, 0.1)), point, labels, rivals, "outward")
-    which, known = torch.tensor([0]), torch.tensor([-100.0], dtype=torch.float64)
-    found = refinement.begin(0, which, known, "hull", lambda: False)
-    assert torch.isfinite(found.margins).all()
-    search = refinement.searches[0].search
-    search.known = torch.full_like(search.known, -torch.inf)
-    search.leaves = search.leaves._replace(bound=torch.full_like(search.leaves.bound, value))
-    with pytest.raises(UnsoundBounds):
-        refinement.found(refinement.searches[0])
+    problem = problem_of(predictor, x, 0.1, threshold=EVERY_RIVAL)
+    with torch.no_grad():
+        before = run((LogitBounds("ibp"), MarginBounds("crown")), problem, State.start(problem), Clock())
+        pairs = Pairs.of(before.every_rival, predictor.size)
+        which = torch.arange(len(pairs.point))
+        search = search_in(problem, pairs, 0, which)
+        trees = search.begin(torch.full((len(which),), -torch.inf).double(), "hull")
+        assert torch.isfinite(Searched(0, which, search, trees).margins).all()
+        wrong = trees._replace(
+            leaves=trees.leaves._replace(bound=torch.full_like(trees.leaves.bound, value)),
+            coefficients=torch.full_like(trees.coefficients, value),
+            offsets=torch.full_like(trees.offsets, value),
+        )
+        searched = Searched(0, which, search, wrong)
+        assert bool((searched.margins == -torch.inf).all())
+        after = with_search(problem, replace(before, pairs=pairs), searched)
+        assert torch.equal(after.margins, before.margins) and torch.equal(after.values, before.values)
+        joint = JointBound()(problem, replace(after, broken=torch.zeros_like(after.broken)), Clock())
+    assert torch.equal(joint.joint, before.joint)

@@ -8,7 +8,7 @@ from torch import nn
 import certibayes as cb
 from certibayes.attack import as_attack
 from certibayes.bounds import IDEAL, Box, outward, outward_box
-from certibayes.certify.input_split import halves, proved_in_parts
+from certibayes.certification.input_split import halves, proved_in_parts
 
 from ..strategies import law, points_of, seeds
 
@@ -66,7 +66,7 @@ def test_two_inputs_are_decided_as_a_fine_grid_decides_them(seed, rounding):
     own = logs.gather(-1, labels[:, None, None].expand(-1, logs.shape[1], 1)).squeeze(-1)
     rivals = logs.scatter(-1, labels[:, None, None].expand(-1, logs.shape[1], 1), -torch.inf).amax(-1)
     smallest = (own - rivals).amin(-1)
-    found = cb.certify(model, x, eps=eps, rule="best", bounds="crown", rounding=rounding, budget=20.0)
+    found = cb.certify(model, x, eps=eps, rounding=rounding, method=cb.Best(bounds="crown", budget=20.0))
     assert not (found.certified & (smallest <= 0)).any()
     assert found.certified[smallest > 0.02].all()
     assert found.attacked[smallest < -0.02].all()
@@ -75,8 +75,8 @@ def test_two_inputs_are_decided_as_a_fine_grid_decides_them(seed, rounding):
 def test_it_proves_what_single_networks_cannot():
     """Three wild networks that disagree: without splitting little is proved, with it all that a grid says is true."""
     model, x = predictor(1), torch.rand(30, 2, generator=torch.Generator().manual_seed(7))
-    plain = cb.certify(model, x, eps=0.15, rule="best", bounds="crown")
-    split = cb.certify(model, x, eps=0.15, rule="best", bounds="crown", budget=30.0)
+    plain = cb.certify(model, x, eps=0.15, method=cb.Best(bounds="crown"))
+    split = cb.certify(model, x, eps=0.15, method=cb.Best(bounds="crown", budget=30.0))
     assert int(split.certified.sum()) > int(plain.certified.sum())
     assert int(split.unknown.sum()) <= 1
     attacked = cb.attack(model, x[split.certified], eps=0.15, method=as_attack("ensemble", restarts=8))

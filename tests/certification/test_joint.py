@@ -1,4 +1,4 @@
-"""The rule joint: lines below h everywhere, a bound below what any one input gives, and never worse than elided."""
+"""The method joint: lines below h everywhere, a bound below what any one input gives, and never worse than elided."""
 
 import pytest
 import torch
@@ -9,7 +9,8 @@ from torch import nn
 import certibayes as cb
 from certibayes.attack import PGD
 from certibayes.bounds import Box
-from certibayes.certify.joint import Lines, Others, height, joint_values, offset_of
+from certibayes.bounds.linear import LinearFunction
+from certibayes.certification.joint import Others, height, joint_values, offset_of
 from certibayes.errors import InvalidInput
 
 from ..strategies import fractions, law, seeds
@@ -57,19 +58,19 @@ def problem(seed, networks=6, pairs=3, width=5, spread=1.0):
     box = Box(normal(pairs, width), 0.5 * normal(pairs, width).abs())
     lowest = (coefficients * box.centre).sum(-1) - (coefficients.abs() * box.radius).sum(-1) + offsets
     others = Others(normal(networks, pairs).exp() + 1, normal(networks, pairs).sigmoid())
-    return Lines(coefficients, offsets), lowest, others, box
+    return LinearFunction(coefficients, offsets), lowest, others, box
 
 
 @law(30)
 @given(seed=seeds, spread=st.sampled_from([0.1, 1.0, 3.0]))
 def test_no_input_gives_less_than_the_bound(seed, spread):
-    lines, lowest, others, box = problem(seed, spread=spread)
-    found = joint_values(lines, lowest, others, box)
+    functions, lowest, others, box = problem(seed, spread=spread)
+    found = joint_values(functions, lowest, others, box)
     g = torch.Generator().manual_seed(seed + 1)
     uniform = torch.rand(2000, *box.centre.shape, generator=g, dtype=torch.float64) * 2 - 1
     for directions in (uniform, uniform.sign()):
         x = box.centre + directions * box.radius
-        margins = torch.einsum("kpd,npd->knp", x, lines.coefficients) + lines.offsets
+        margins = torch.einsum("kpd,npd->knp", x, functions.coefficients) + functions.offset
         means = height(margins, Others(others.most[None], others.least[None])).mean(1)
         assert (means.amin(0) >= found).all()
 
@@ -77,18 +78,18 @@ def test_no_input_gives_less_than_the_bound(seed, spread):
 def test_it_gains_where_networks_disagree_and_loses_nothing_where_they_agree():
     gains = []
     for seed in range(20):
-        lines, lowest, others, box = problem(seed, spread=2.0)
+        functions, lowest, others, box = problem(seed, spread=2.0)
         apart = height(lowest, others).mean(0)
-        gains.append(joint_values(lines, lowest, others, box) - apart)
+        gains.append(joint_values(functions, lowest, others, box) - apart)
     gain = torch.cat(gains)
     assert float(gain.min()) > -1e-3
     assert float(gain.mean()) > 0.05
 
 
-def test_better_margins_than_the_lines_are_used():
-    lines, lowest, others, box = problem(0)
+def test_better_margins_than_the_linear_functions_are_used():
+    functions, lowest, others, box = problem(0)
     known = lowest + 1.0
-    assert (joint_values(lines, known, others, box) >= height(known, others).mean(0) - 1e-3).all()
+    assert (joint_values(functions, known, others, box) >= height(known, others).mean(0) - 1e-3).all()
 
 
 @law(40)
@@ -110,7 +111,7 @@ def test_what_cancels_between_networks_and_inputs_is_paid_for(seed, networks, si
     ]
     exact = torch.tensor([[float(m)] for m in margins], dtype=torch.float64)
     others = Others(*(torch.full((networks, 1), most, dtype=torch.float64) for most in (0.5, 0.1)))
-    found = joint_values(Lines(coefficients, offsets), exact - 2, others, box)
+    found = joint_values(LinearFunction(coefficients, offsets), exact - 2, others, box)
     assert float(found) <= float(height(exact, others).mean()) + 1e-15
 
 
@@ -132,10 +133,9 @@ def opposed():
 def test_one_input_for_all_networks_proves_what_each_alone_cannot():
     """z_0 - z_1 = 1 + 2 s x: at x = -0.8 the first network errs, at 0.8 the second, but not the mean."""
     predictor, x = opposed(), torch.zeros(1, 1)
-    settings = {"eps": 0.8, "bounds": "crown"}
-    assert not bool(cb.certify(predictor, x, rule="elided", **settings).certified)
-    assert bool(cb.certify(predictor, x, rule="joint", **settings).certified)
-    assert bool(cb.certify(predictor, x, rule="best", eps=0.8).certified)
+    assert not bool(cb.certify(predictor, x, eps=0.8, method=cb.Elided("crown")).certified)
+    assert bool(cb.certify(predictor, x, eps=0.8, method=cb.Joint("crown")).certified)
+    assert bool(cb.certify(predictor, x, eps=0.8, method="best").certified)
     grid = torch.linspace(-0.8, 0.8, 101)[:, None]
     assert (predictor.predict(grid) == 0).all()
 
@@ -149,9 +149,10 @@ def test_it_proves_no_less_than_elided_and_no_attack_breaks_it(bounds):
         posterior = cb.Samples.from_modules(nets)
     predictor = posterior.predictor(3)
     x = digits.test.inputs[:20]
-    settings = {"eps": 0.01, "domain": (0.0, 1.0), "bounds": bounds}
-    elided = cb.certify(predictor, x, rule="elided", **settings)
-    joint = cb.certify(predictor, x, rule="joint", **settings)
+    elided, joint = (
+        cb.certify(predictor, x, eps=0.01, domain=(0.0, 1.0), method=method)
+        for method in (cb.Elided(bounds), cb.Joint(bounds))
+    )
     assert (joint.certified | ~elided.certified).all()
     assert 0 < int(joint.certified.sum()) < 20
     proved = joint.certified
@@ -159,6 +160,6 @@ def test_it_proves_no_less_than_elided_and_no_attack_breaks_it(bounds):
     assert attacked.standing == 1.0
 
 
-def test_intervals_have_no_lines_to_join():
+def test_intervals_have_no_linear_functions_to_join():
     with pytest.raises(InvalidInput, match="joint needs linear bounds"):
-        cb.certify(opposed(), torch.zeros(1, 1), eps=0.1, rule="joint", bounds="ibp")
+        cb.Joint(bounds="ibp")

@@ -11,8 +11,8 @@ from torch import nn
 import certibayes as cb
 from certibayes.attack import PGD, as_attack
 from certibayes.bounds import ideal_box, outward_box
-from certibayes.certify import BOUNDS, logit_bounds, network_bounds
-from certibayes.certify.network_bounds import INTERMEDIATES, batch_for
+from certibayes.certification import BOUNDS, as_method, logit_bounds, network_bounds
+from certibayes.certification.network_bounds import INTERMEDIATES, batch_for
 from certibayes.networks.samples import each
 
 from ..strategies import ZOO, ball, inputs, law, make, points_of, seeds
@@ -95,12 +95,12 @@ def test_tighter_kinds_have_fewer_points_at_once():
     assert counts == sorted(counts, reverse=True) and counts[0] > counts[1] > counts[2] > 1
 
 
-@pytest.mark.parametrize("rule", ["theorem1", "pairwise"])
-def test_tighter_bounds_prove_no_less_and_sometimes_more(rule):
+@pytest.mark.parametrize("method", ["theorem1", "pairwise"])
+def test_tighter_bounds_prove_no_less_and_sometimes_more(method):
     counts = [0] * len(BOUNDS)
     for seed, eps in product(range(2), (0.05, 0.2)):
         predictor, x = _predictor("relu", seed), inputs("relu", 8, seed)
-        found = [cb.certify(predictor, x, eps=eps, rule=rule, bounds=bounds) for bounds in BOUNDS]
+        found = [cb.certify(predictor, x, eps=eps, method=as_method(method, bounds=bounds)) for bounds in BOUNDS]
         for looser, tighter in pairwise(found):
             assert bool((tighter.certified | ~looser.certified).all())
             # Softmax in float64 is monotone but for its last digits.

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 import certibayes as cb
 from certibayes.attack import PGD
-from certibayes.certify.rules import elided_values, pairwise_values
+from certibayes.certification import as_method
+from certibayes.certification.rules import elided_values, pairwise_values
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 
@@ -20,8 +21,8 @@ from ..strategies import ball, generator, law, points_of, seeds
 
 DOMAIN = (0.0, 1.0)
 BOUNDS = ("ibp", "crown", "alpha-crown")
-RULES = ("theorem1", "pairwise", "elided", "best")
-every_way = pytest.mark.parametrize(("bounds", "rule"), list(product(BOUNDS, RULES)))
+METHODS = ("theorem1", "pairwise", "elided", "best")
+every_way = pytest.mark.parametrize(("bounds", "method"), list(product(BOUNDS, METHODS)))
 
 
 # From margins to differences of probabilities
@@ -127,16 +128,17 @@ def _points(count: int = 12, inputs: int = 5, seed: int = 0) -> Tensor:
     return torch.rand(count, inputs, generator=generator(seed))
 
 
-def _certified(predictor, x, bounds, rule, eps, y=None, **settings):
-    return cb.certify(predictor, x, y, eps=eps, bounds=bounds, rule=rule, domain=DOMAIN, **settings).certified
+def _certified(predictor, x, bounds, method, eps, y=None, **settings):
+    chosen = as_method(method, bounds=bounds)
+    return cb.certify(predictor, x, y, eps=eps, method=chosen, domain=DOMAIN, **settings).certified
 
 
 @every_way
-def test_no_attack_of_ours_breaks_a_certified_point(bounds, rule):
+def test_no_attack_of_ours_breaks_a_certified_point(bounds, method):
     proved = 0
     for spread, eps in ((0.1, 0.03), (0.3, 0.06), (1.0, 0.03)):
         predictor, x = _predictor(spread=spread), _points()
-        result = cb.certify(predictor, x, eps=eps, bounds=bounds, rule=rule, domain=DOMAIN)
+        result = cb.certify(predictor, x, eps=eps, method=as_method(method, bounds=bounds), domain=DOMAIN)
         kept, labels = x[result.certified], result.labels[result.certified]
         if len(kept) == 0:
             continue
@@ -161,8 +163,8 @@ STRONGER = [
 
 
 @cache
-def _proved_once(bounds: str, rule: str, eps: float, seed: int) -> Tensor:
-    return _certified(_predictor(spread=1.0, seed=seed), _points(20, seed=seed), bounds, rule, eps)
+def _proved_once(bounds: str, method: str, eps: float, seed: int) -> Tensor:
+    return _certified(_predictor(spread=1.0, seed=seed), _points(20, seed=seed), bounds, method, eps)
 
 
 def _assert_stronger(weak: tuple[str, str], strong: tuple[str, str]) -> None:
@@ -173,90 +175,90 @@ def _assert_stronger(weak: tuple[str, str], strong: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(("bounds", "weak", "strong"), STRONGER)
-def test_a_later_rule_proves_all_that_an_earlier_one_does(bounds, weak, strong):
+def test_a_later_method_proves_all_that_an_earlier_one_does(bounds, weak, strong):
     _assert_stronger((bounds, weak), (bounds, strong))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("weak", "strong"), [("ibp", "crown"), ("crown", "alpha-crown")])
-def test_tighter_bounds_prove_all_that_looser_ones_do(weak, strong, rule):
-    _assert_stronger((weak, rule), (strong, rule))
+def test_tighter_bounds_prove_all_that_looser_ones_do(weak, strong, method):
+    _assert_stronger((weak, method), (strong, method))
 
 
 def test_linear_bounds_and_margins_prove_more():
     predictor, x = _predictor(spread=0.1), _points(40)
     counts = [
-        int(_certified(predictor, x, bounds, rule, 0.1).sum())
-        for bounds, rule in (("ibp", "theorem1"), ("ibp", "elided"), ("crown", "elided"))
+        int(_certified(predictor, x, bounds, method, 0.1).sum())
+        for bounds, method in (("ibp", "theorem1"), ("ibp", "elided"), ("crown", "elided"))
     ]
     assert counts[0] < counts[1] < counts[2]
 
 
 @every_way
-def test_without_a_radius_almost_all_points_are_proved(bounds, rule):
+def test_without_a_radius_almost_all_points_are_proved(bounds, method):
     predictor, x = _predictor(), _points(40)
-    assert float(_certified(predictor, x, bounds, rule, 0.0).float().mean()) > 0.9
+    assert float(_certified(predictor, x, bounds, method, 0.0).float().mean()) > 0.9
 
 
 @every_way
-def test_one_network_and_a_hundred_classes(bounds, rule):
+def test_one_network_and_a_hundred_classes(bounds, method):
     x = _points(4)
     single = _predictor(samples=1)
-    certified = _certified(single, x, bounds, rule, 0.01)
+    certified = _certified(single, x, bounds, method, 0.01)
     assert bool(certified.any())
     many = _predictor(classes=100, samples=2, spread=0.02)
-    result = cb.certify(many, x, eps=1e-3, bounds=bounds, rule=rule, domain=DOMAIN)
+    result = cb.certify(many, x, eps=1e-3, method=as_method(method, bounds=bounds), domain=DOMAIN)
     assert result.lower.shape == (4, 100) and bool(result.certified.any())
     kept = x[result.certified]
     assert bool((many.predict((kept + 1e-3).clamp(0, 1)) == result.labels[result.certified]).all())
 
 
 @pytest.mark.parametrize("bounds", ["crown", "alpha-crown"])
-@pytest.mark.parametrize("rule", ["elided", "best"])
-def test_little_memory_and_small_batches_give_the_same_answer(bounds, rule):
+@pytest.mark.parametrize("method", ["elided", "best"])
+def test_little_memory_and_small_batches_give_the_same_answer(bounds, method):
     predictor, x = _predictor(), _points(12)
-    whole = _certified(predictor, x, bounds, rule, 0.05)
+    whole = _certified(predictor, x, bounds, method, 0.05)
     assert 0 < int(whole.sum()) < len(x)
-    assert torch.equal(_certified(predictor, x, bounds, rule, 0.05, memory=1), whole)
-    assert torch.equal(_certified(predictor, x, bounds, rule, 0.05, batch_size=5, memory=10_000), whole)
+    assert torch.equal(_certified(predictor, x, bounds, method, 0.05, memory=1), whole)
+    assert torch.equal(_certified(predictor, x, bounds, method, 0.05, batch_size=5, memory=10_000), whole)
 
 
 @every_way
-def test_labels_are_the_predicted_classes_unless_given(bounds, rule):
+def test_labels_are_the_predicted_classes_unless_given(bounds, method):
     predictor, x = _predictor(), _points()
     predicted = predictor.predict(x)
     assert torch.equal(
-        _certified(predictor, x, bounds, rule, 0.03), _certified(predictor, x, bounds, rule, 0.03, predicted)
+        _certified(predictor, x, bounds, method, 0.03), _certified(predictor, x, bounds, method, 0.03, predicted)
     )
-    assert not bool(_certified(predictor, x, bounds, rule, 0.03, (predicted + 1) % 4).any())
+    assert not bool(_certified(predictor, x, bounds, method, 0.03, (predicted + 1) % 4).any())
 
 
 # Radii by point and by input value
 
 
 @every_way
-def test_equal_radii_are_one_radius(bounds, rule):
+def test_equal_radii_are_one_radius(bounds, method):
     predictor, x = _predictor(), _points()
-    one = _certified(predictor, x, bounds, rule, 0.03)
+    one = _certified(predictor, x, bounds, method, 0.03)
     for eps in (torch.full((12,), 0.03, dtype=torch.float64), torch.full((12, 5), 0.03, dtype=torch.float64)):
-        assert torch.equal(_certified(predictor, x, bounds, rule, eps), one)
+        assert torch.equal(_certified(predictor, x, bounds, method, eps), one)
 
 
 @every_way
-def test_every_point_may_have_a_radius_of_its_own(bounds, rule):
+def test_every_point_may_have_a_radius_of_its_own(bounds, method):
     predictor, x = _predictor(), _points()
     radii = torch.tensor([0.0, 0.01, 0.1, 0.5], dtype=torch.float64).repeat(3)
-    together = _certified(predictor, x, bounds, rule, radii)
-    alone = [_certified(predictor, x[i : i + 1], bounds, rule, float(radii[i])) for i in range(12)]
+    together = _certified(predictor, x, bounds, method, radii)
+    alone = [_certified(predictor, x[i : i + 1], bounds, method, float(radii[i])) for i in range(12)]
     assert torch.equal(together, torch.cat(alone))
 
 
 @every_way
-def test_where_only_some_inputs_may_change_every_such_change_is_harmless(bounds, rule):
+def test_where_only_some_inputs_may_change_every_such_change_is_harmless(bounds, method):
     predictor, x = _predictor(spread=0.05), _points(12)
     radii = torch.tensor([0.0, 0.12, 0.0, 0.05, 0.0], dtype=torch.float64)
-    result = cb.certify(predictor, x, eps=radii[None], bounds=bounds, rule=rule, domain=DOMAIN)
-    everywhere = _certified(predictor, x, bounds, rule, 0.12)
+    result = cb.certify(predictor, x, eps=radii[None], method=as_method(method, bounds=bounds), domain=DOMAIN)
+    everywhere = _certified(predictor, x, bounds, method, 0.12)
     assert bool((result.certified | ~everywhere).all())
     assert int(result.certified.sum()) > int(everywhere.sum())
     steps = torch.linspace(-1, 1, 9)
@@ -283,11 +285,11 @@ def test_radii_that_are_no_radii_are_refused(value):
 
 
 @every_way
-def test_statements_name_bounds_and_rule(bounds, rule):
-    result = cb.certify(_predictor(), _points(3), eps=0.03, bounds=bounds, rule=rule, domain=DOMAIN)
-    assert f"{bounds} bounds and the rule {rule}" in result.statement
+def test_statements_name_bounds_and_method(bounds, method):
+    result = cb.certify(_predictor(), _points(3), eps=0.03, method=as_method(method, bounds=bounds), domain=DOMAIN)
+    assert f"{bounds} bounds and the method {method}" in result.statement
     record = json.loads(json.dumps(result.to_json(), allow_nan=False))
-    assert record["provenance"]["settings"] == {"bounds": bounds, "rule": rule, "intermediates": "ibp"}
+    assert record["provenance"]["settings"] == {"bounds": bounds, "method": method, "intermediates": "ibp"}
 
 
 def test_statements_tell_radii_of_points_from_radii_of_inputs():
@@ -298,5 +300,5 @@ def test_statements_tell_radii_of_points_from_radii_of_inputs():
 
 
 def test_best_takes_the_tightest_bounds_by_default():
-    assert cb.certify(_predictor(), _points(2), eps=0.01, rule="best").bounds == "hull"
-    assert cb.certify(_predictor(), _points(2), eps=0.01, rule="elided").bounds == "ibp"
+    assert cb.certify(_predictor(), _points(2), eps=0.01, method="best").bounds == "hull"
+    assert cb.certify(_predictor(), _points(2), eps=0.01, method="elided").bounds == "ibp"

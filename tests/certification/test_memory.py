@@ -5,11 +5,14 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import ideal_box
-from certibayes.certify import branch, margin_bounds
-from certibayes.certify.judge import Judge
-from certibayes.certify.refine import Refinement, bytes_held
+from certibayes.certification import as_method, branch, margin_bounds, stage
+from certibayes.certification.clock import Clock
+from certibayes.certification.pairs import NO_PAIRS, Pairs, Searched, bytes_held, search_in
+from certibayes.certification.stage import run
+from certibayes.certification.state import State
 from certibayes.networks.graph import INPUT
+
+from .cases import EVERY_RIVAL, problem_of
 
 POINTS, NETWORKS, CLASSES = 3, 3, 4
 
@@ -35,40 +38,26 @@ def x():
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    for name, method in branch.METHODS.items():
-        monkeypatch.setitem(branch.METHODS, name, method._replace(steps=min(5, method.steps)))
-
-
-@pytest.fixture
-def margins(monkeypatch):
-    """What the judge says of every batch, as a list."""
-    said, judged = [], Judge.__call__
-
-    def listen(self, points, seconds=None):
-        said.append(judged(self, points, seconds))
-        return said[-1]
-
-    monkeypatch.setattr(Judge, "__call__", listen)
-    return said
+    for name, root in branch.ROOTS.items():
+        monkeypatch.setitem(branch.ROOTS, name, root._replace(steps=min(5, root.steps)))
 
 
 @pytest.fixture
 def held(monkeypatch):
-    """Numbers of points whose boxes a refinement held, of leaves bounded at once, as lists."""
+    """Numbers of points whose boxes a search holds, of leaves bounded at once, as lists."""
     points: list[int] = []
     leaves: list[int] = []
-    begin, bounded = Refinement.begin, branch.Search._bounded
+    begin, bounded = branch.Search.begin, branch.Search._bounded
 
     def begin_and_count(self, *args):
-        found = begin(self, *args)
-        points.append(max(len(searched.search.boxes[INPUT].centre) for searched in self.searches))
-        return found
+        points.append(len(self.boxes[INPUT].centre))
+        return begin(self, *args)
 
-    def bound_and_count(self, problem, *args):
-        leaves.append(len(problem))
-        return bounded(self, problem, *args)
+    def bound_and_count(self, bounder, some, chosen):
+        leaves.append(len(some.problem))
+        return bounded(self, bounder, some, chosen)
 
-    monkeypatch.setattr(Refinement, "begin", begin_and_count)
+    monkeypatch.setattr(branch.Search, "begin", begin_and_count)
     monkeypatch.setattr(branch.Search, "_bounded", bound_and_count)
     return points, leaves
 
@@ -83,23 +72,28 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "bounds", "norm", "tolerance"), WAYS)
-def test_little_memory_finds_what_much_memory_finds(predictor, x, margins, held, rule, bounds, norm, tolerance):
-    settings = {"eps": 0.25 if norm == "linf" else 0.75, "rule": rule, "bounds": bounds, "norm": norm}
-    much = cb.certify(predictor, x, **settings)
+@pytest.mark.parametrize(("method", "bounds", "norm", "tolerance"), WAYS)
+def test_little_memory_finds_what_much_memory_finds(predictor, x, held, method, bounds, norm, tolerance):
+    def found(memory):
+        problem = problem_of(predictor, x, 0.25 if norm == "linf" else 0.75, norm=norm, memory=memory)
+        return run(as_method(method, bounds=bounds).stages, problem, State.start(problem), Clock())
+
+    much = found(2**31)
     points, leaves = (list(counts) for counts in held)
     for counts in held:
         counts.clear()
-    little = cb.certify(predictor, x, memory=1, **settings)
+    little = found(1)
     assert max(points) > 1 and max(leaves) > 1
     assert max(held[0]) == 1 and max(held[1]) == 1
-    assert torch.equal(little.certified, much.certified)
-    torch.testing.assert_close(margins[1].margin, margins[0].margin, atol=tolerance, rtol=0)
+    assert torch.equal(little.proved, much.proved)
+    torch.testing.assert_close(little.differences.amin(-1), much.differences.amin(-1), atol=tolerance, rtol=0)
+    # What was held of the parts is dropped.
+    assert little.pairs is much.pairs is NO_PAIRS
 
 
 def test_splitting_goes_through_all_parts(predictor, x, held):
     """Every point has an answer, or had its share of the time."""
-    settings = {"eps": 0.25, "rule": "best", "bounds": "ibp", "budget": 60.0}
+    settings = {"eps": 0.25, "method": cb.Best("ibp", budget=60.0)}
     much = cb.certify(predictor, x, **settings)
     held[0].clear()
     little = cb.certify(predictor, x, memory=1, **settings)
@@ -109,34 +103,50 @@ def test_splitting_goes_through_all_parts(predictor, x, held):
     assert torch.equal(little.attacked, much.attacked)
 
 
+def _every_pair(predictor, x):
+    problem = problem_of(predictor, x, 0.25, rounding="ideal", threshold=EVERY_RIVAL)
+    return problem, Pairs.of(State.start(problem).every_rival, NETWORKS)
+
+
+def _searched(problem, pairs, network, which):
+    search = search_in(problem, pairs, network, which)
+    with torch.no_grad():
+        return Searched(network, which, search, search.begin(torch.full((len(which),), -100.0).double(), "crown"))
+
+
 def test_boxes_are_held_once_a_point(predictor, x):
     """Not once for every rival."""
-    labels, count = predictor.predict(x), CLASSES - 1
-    point = torch.arange(POINTS).repeat_interleave(count)
-    rivals = (labels[:, None] + torch.arange(1, CLASSES)).flatten() % CLASSES
-    refinement = Refinement(predictor, ideal_box(x, 0.25), point, labels[point], rivals, "ideal")
-    which, known = torch.arange(POINTS * count).flip(0), torch.full((POINTS * count,), -100.0, dtype=torch.float64)
-    found = refinement.begin(0, which, known, "crown", lambda: False)
-    search = refinement.searches[0].search
-    assert all(len(box.centre) == POINTS for box in search.boxes.values())
-    # Each problem with the boxes of its own point.
-    expected = margin_bounds(predictor, ideal_box(x, 0.25), labels, rivals.view(POINTS, count), "ideal")[0]
-    torch.testing.assert_close(found.margins, expected.flatten()[which])
-    assert ((refinement.inputs(which)[0] - x[point[which]]).abs() <= 0.25 + 1e-12).all()
+    problem, pairs = _every_pair(predictor, x)
+    which = torch.arange(len(pairs.point)).flip(0)
+    searched = _searched(problem, pairs, 0, which)
+    assert all(len(box.centre) == POINTS for box in searched.search.boxes.values())
+    # Each pair with the boxes of its own point.
+    expected = margin_bounds(predictor, problem.box, problem.labels, pairs.rival.view(POINTS, -1), "ideal")[0]
+    torch.testing.assert_close(searched.margins, expected.flatten()[which])
+    inputs = pairs.with_search(searched).worst_inputs(which, x[pairs.point[which]])
+    assert ((inputs[0] - x[pairs.point[which]]).abs() <= 0.25 + 1e-12).all()
+    assert inputs[0].ne(x[pairs.point[which]]).any() and torch.equal(inputs[1], x[pairs.point[which]])
 
 
 def test_what_is_held_is_what_was_counted(predictor, x):
     """For the first network; all of them hold as much."""
-    labels, count = predictor.predict(x), CLASSES - 1
-    point = torch.arange(POINTS).repeat_interleave(count)
-    rivals = (labels[:, None] + torch.arange(1, CLASSES)).flatten() % CLASSES
-    refinement = Refinement(predictor, ideal_box(x, 0.25), point, labels[point], rivals, "ideal")
-    which, known = torch.arange(POINTS * count), torch.full((POINTS * count,), -100.0, dtype=torch.float64)
+    problem, pairs = _every_pair(predictor, x)
     for network in range(NETWORKS):
-        refinement.begin(network, which, known, "crown", lambda: False)
-    total = 0
-    for _, _, search in refinement.searches:
-        tensors = [tensor for box in search.boxes.values() for tensor in box]
-        tensors += [search.line_coefficients, search.worst_inputs, search.leaves.signs]
+        pairs = pairs.with_search(_searched(problem, pairs, network, torch.arange(len(pairs.point))))
+    total, count = 0, CLASSES - 1
+    for _, _, search, trees in pairs.searches:
+        tensors = [tensor for box in search.boxes.values() for tensor in (box.centre, box.radius)]
+        tensors += [trees.coefficients, trees.worst_inputs, trees.leaves.signs]
         total += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     assert 0.5 * POINTS * bytes_held(predictor, count) < total <= POINTS * bytes_held(predictor, count)
+
+
+def test_all_rivals_are_counted_where_all_are_searched(predictor, x, monkeypatch):
+    """Also where only some of them are open."""
+    counted = []
+    monkeypatch.setattr(stage, "bytes_held", lambda _, rivals: counted.append(rivals) or 1)
+    problem = problem_of(predictor, x, 0.25)
+    for method, at_most in ((cb.Elided("hull"), None), (cb.Joint("hull"), CLASSES - 2)):
+        counted.clear()
+        run(method.stages, problem, State.start(problem), Clock())
+        assert counted == [CLASSES - 1] if at_most is None else max(counted) <= at_most

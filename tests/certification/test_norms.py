@@ -12,7 +12,7 @@ from scipy.optimize import linprog
 from torch import nn
 
 import certibayes as cb
-from certibayes.certify import certify_in_shards
+from certibayes.certification import as_method, certify_in_shards
 from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile, InvalidInput
 
@@ -57,7 +57,7 @@ def trained():
 def reached(trained):
     """Certified radii in both norms."""
     predictor, x, y = trained
-    settings = {"bounds": "crown", "rule": "best", "domain": DOMAIN}
+    settings = {"method": cb.Best("crown"), "domain": DOMAIN}
     return {
         "l2": cb.certified_radius(predictor, x, y, norm="l2", largest=2.0, tolerance=0.02, **settings),
         "l1": cb.certified_radius(predictor, x, y, norm="l1", largest=8.0, tolerance=0.08, **settings),
@@ -68,12 +68,12 @@ def reached(trained):
 
 
 @norms
-@pytest.mark.parametrize(("bounds", "rule"), [("ibp", "elided"), ("crown", "elided"), ("crown", "best")])
-def test_the_radius_of_a_linear_classifier_is_the_distance_to_its_boundary(norm, bounds, rule):
+@pytest.mark.parametrize("method", [cb.Elided("ibp"), cb.Elided("crown"), cb.Best("crown")], ids=repr)
+def test_the_radius_of_a_linear_classifier_is_the_distance_to_its_boundary(norm, method):
     net = _seeded(lambda: nn.Linear(6, 4), 3)
     predictor = cb.Point(net).predictor()
     x = torch.randn(20, 6, generator=generator(1))
-    found = cb.certified_radius(predictor, x, norm=norm, bounds=bounds, rule=rule, largest=4.0, tolerance=1e-5)
+    found = cb.certified_radius(predictor, x, norm=norm, method=method, largest=4.0, tolerance=1e-5)
     weight, logits = net.weight.detach().double(), net(x).detach().double()
     label = logits.argmax(1)
     margins = logits.gather(1, label[:, None]) - logits
@@ -96,7 +96,7 @@ def test_the_l1_radius_of_a_tiny_network_is_below_the_exact_one(seed):
     x = torch.randn(2, 3, generator=generator(seed))
     predictor = cb.Point(net).predictor()
     settings = {"norm": "l1", "largest": 4.0, "tolerance": 1e-3}
-    found = cb.certified_radius(predictor, x, bounds="alpha-crown", rule="best", **settings)
+    found = cb.certified_radius(predictor, x, method=cb.Best("alpha-crown"), **settings)
     for point, label, radius in zip(x.double().numpy(), predictor.predict(x).tolist(), found.radius, strict=True):
         nearest = np.inf
         for pattern in itertools.product((1.0, 0.0), repeat=4):
@@ -114,16 +114,16 @@ def test_the_l1_radius_of_a_tiny_network_is_below_the_exact_one(seed):
         assert float(radius) > 0.2 * min(nearest, 4.0) - 1e-3  # and not for want of trying
 
 
-@pytest.mark.parametrize("rule", ["theorem1", "pairwise", "elided", "best"])
+@pytest.mark.parametrize("method", ["theorem1", "pairwise", "elided", "best"])
 @pytest.mark.parametrize("bounds", ["ibp", "crown", "alpha-crown"])
-def test_certified_points_are_nested(rule, bounds):
+def test_certified_points_are_nested(method, bounds):
     """l1 in l2 in l-infinity: what is proved for the larger ball is proved for the smaller, but for rounding."""
     predictor = _predictor(lambda: nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
     x = torch.randn(60, 6, generator=generator(2))
-    settings = {"bounds": bounds, "rule": rule}
+    chosen = as_method(method, bounds=bounds)
     previous, counts = None, []
     for norm, eps in (("linf", 0.0503), ("l2", 0.0502), ("l1", 0.0501)):
-        certified = cb.certify(predictor, x, eps=eps, norm=norm, **settings).certified
+        certified = cb.certify(predictor, x, eps=eps, norm=norm, method=chosen).certified
         assert previous is None or bool((certified | ~previous).all())
         previous, counts = certified, [*counts, int(certified.sum())]
     assert 0 < counts[0] < counts[2]
@@ -187,8 +187,9 @@ def test_a_budget_finds_counterexamples_inside_the_ball_and_proves_more(norm):
     predictor = _predictor(lambda: nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 3)), count=2)
     x = torch.randn(30, 4, generator=generator(7))
     eps = {"l2": 0.4, "l1": 0.6}[norm]
-    settings = {"eps": eps, "norm": norm, "rule": "best"}
-    plain, long = cb.certify(predictor, x, **settings), cb.certify(predictor, x, budget=4.0, **settings)
+    plain, long = (
+        cb.certify(predictor, x, eps=eps, norm=norm, method=cb.Best(budget=budget)) for budget in (None, 4.0)
+    )
     assert not bool((plain.certified & ~long.certified).any())
     assert int(long.certified.sum()) > int(plain.certified.sum()) and int(long.attacked.sum()) > 0
     away = long.counterexamples[long.attacked].double() - x[long.attacked].double()
@@ -222,7 +223,7 @@ def test_the_checker_refutes_what_is_false_in_the_norm(norm):
     record = cb.certify(predictor, x, eps=1.0, norm=norm).to_json()
     record["certified"] = [True] * 40
     check = check_certificate(record, predictor, x)
-    wrong = ~cb.certify(predictor, x, eps=1.0, norm=norm, rule="best").certified
+    wrong = ~cb.certify(predictor, x, eps=1.0, norm=norm, method="best").certified
     assert int(check.refuted.sum()) >= 0.5 * int(wrong.sum()) > 0
     assert not bool((check.refuted & ~wrong).any())
 
@@ -240,7 +241,7 @@ def test_the_checker_confirms_with_normalisation_and_convolutions(norm, rounding
 
     predictor = _predictor(make, count=2)
     x = torch.rand(20, 2, 4, 4, generator=generator(3))
-    result = cb.certify(predictor, x, eps=0.02, norm=norm, domain=DOMAIN, rounding=rounding, rule="pairwise")
+    result = cb.certify(predictor, x, eps=0.02, norm=norm, domain=DOMAIN, rounding=rounding, method="pairwise")
     check = check_certificate(result.to_json(), predictor, x)
     assert check.holds and int(result.certified.sum()) > 3
     assert int(check.confirmed.sum()) >= int(result.certified.sum()) - 3
@@ -263,7 +264,7 @@ def test_radii_are_for_points_and_norms_are_known(trained):
     whole = cb.certify(predictor, x, y, eps=0.4, norm="l2", domain=DOMAIN)
     assert bool((result.lower >= whole.lower - 1e-6).all()) and bool((result.certified | ~whole.certified).all())
     for eps in (torch.full((784,), 0.1), torch.full(x.shape, 0.1)):
-        with pytest.raises(InvalidInput, match="for the norm linf"):
+        with pytest.raises(InvalidInput, match="is for the norm linf"):
             cb.certify(predictor, x, y, eps=eps, norm="l1")
     for call in (cb.certify, cb.certified_radius):
         settings = {"eps": 0.1} if call is cb.certify else {}
@@ -304,7 +305,9 @@ def test_regression_in_other_norms(norm):
         progress=False,
     )  # fmt: skip
     predictor, x = posterior.predictor(1), data[0][:8]
-    found, wide = (cb.certify_regression(predictor, x, eps=0.2, norm=n, bounds="crown") for n in (norm, "linf"))
+    found, wide = (
+        cb.certify_regression(predictor, x, eps=0.2, norm=n, method=cb.Theorem1("crown")) for n in (norm, "linf")
+    )
     assert found.to_json()["norm"] == norm and f"{norm} distance 0.2" in found.statement
     assert float((found.upper - found.lower).sum()) < float((wide.upper - wide.lower).sum())
     eps = torch.full((8, 1), 0.2, dtype=torch.float64)

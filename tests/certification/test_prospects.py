@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.certify import branch
-from certibayes.certify.batch import Batch
-from certibayes.certify.prospects import OPTIMISM, PROBES, is_hardest, is_out_of_reach
+from certibayes.certification import branch
+from certibayes.certification.prospects import OPTIMISM, PROBES, is_hardest, is_out_of_reach
+from certibayes.certification.state import State
 
 NETWORKS = 10
 
@@ -40,15 +40,15 @@ def test_nothing_is_given_up_too_early_or_when_all_is_done():
 
 
 def counted(monkeypatch):
-    """How many roots each method bounds."""
+    """How many roots are bounded in each way."""
     counts: dict[str, int] = {}
-    real = branch.Search.__post_init__
+    real = branch.Search.begin
 
-    def count(self):
-        counts[self.method] = counts.get(self.method, 0) + len(self.known)
-        real(self)
+    def count(self, known, bounds, ended):
+        counts[bounds] = counts.get(bounds, 0) + len(known)
+        return real(self, known, bounds, ended)
 
-    monkeypatch.setattr(branch.Search, "__post_init__", count)
+    monkeypatch.setattr(branch.Search, "begin", count)
     return counts
 
 
@@ -65,9 +65,9 @@ def test_effort_is_saved_where_it_is_in_vain(monkeypatch):
     predictor = alike(NETWORKS, 0)
     x = torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
     # The attack would take such points out of the way.
-    monkeypatch.setattr(Batch, "_try", lambda *_: None)
+    monkeypatch.setattr(State, "with_inputs", lambda self, *_: self)
     counts = counted(monkeypatch)
-    found = cb.certify(predictor, x, eps=3.0, rule="best")
+    found = cb.certify(predictor, x, eps=3.0, method="best")
     assert not found.certified.any()
     assert counts == {"hull": 4 * PROBES, "crown": 4 * (NETWORKS - PROBES)}
 
@@ -75,14 +75,14 @@ def test_effort_is_saved_where_it_is_in_vain(monkeypatch):
 def test_it_is_not_saved_where_time_is_given(monkeypatch):
     predictor = alike(3, 0)
     x = torch.rand(2, 6, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr(Batch, "_try", lambda *_: None)
+    monkeypatch.setattr(State, "with_inputs", lambda self, *_: self)
     counts = counted(monkeypatch)
-    cb.certify(predictor, x, eps=3.0, rule="best", budget=0.1)
+    cb.certify(predictor, x, eps=3.0, method=cb.Best(budget=0.1))
     assert "crown" not in counts
     assert counts["hull"] > 2 * 3
 
 
-def test_networks_without_activations_are_still_judged_together():
+def test_networks_without_activations_are_still_bounded_jointly():
     """There linear bounds are exact and nothing is gained by better ones, but one input cannot fool all networks."""
     weight = torch.zeros(NETWORKS, 3, NETWORKS)
     # Every network fears another input; on average each input does little. The second rival is a little easier.
@@ -99,8 +99,8 @@ def test_networks_without_activations_are_still_judged_together():
     predictor = cb.Samples.from_modules(nets).predictor(NETWORKS)
     x = torch.zeros(1, NETWORKS)
     ball = {"eps": 0.5, "norm": "l2"}
-    assert not cb.certify(predictor, x, rule="elided", bounds="crown", **ball).certified.any()
-    joint = cb.certify(predictor, x, rule="joint", **ball)
-    best = cb.certify(predictor, x, rule="best", **ball)
+    assert not cb.certify(predictor, x, method=cb.Elided("crown"), **ball).certified.any()
+    joint = cb.certify(predictor, x, method="joint", **ball)
+    best = cb.certify(predictor, x, method="best", **ball)
     assert joint.certified.all()
     assert best.certified.all()

@@ -8,10 +8,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from certibayes.certify import RULES, pairwise, theorem1
-from certibayes.certify.softmax import probability_bounds, sum_of_others
+from certibayes.certification.rules import mean_probability_bounds, pairwise_values, theorem1_differences
+from certibayes.certification.softmax import probability_bounds, sum_of_others
 
 from ..strategies import generator, law, seeds
+
+
+def theorem1(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
+    """What the rule proves about a point: the smallest of its differences, (B,)."""
+    return theorem1_differences(*mean_probability_bounds(lower, upper), labels).amin(-1)
+
+
+def pairwise(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
+    """Likewise, of the mean over networks."""
+    return pairwise_values(lower, upper, labels).mean(0).amin(-1)
+
+
+RULES = {"theorem1": theorem1, "pairwise": pairwise}
 
 widths = st.sampled_from([0.0, 1e-3, 0.3, 3.0, 50.0])
 scales = st.sampled_from([0.1, 3.0, 30.0])

@@ -8,12 +8,11 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.certify import shards
-from certibayes.certify.shards import certify_in_shards
+from certibayes.certification import certify_in_shards, shards
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 
-SPLITTING = {"eps": 0.2, "rule": "best", "bounds": "crown"}
-SETTINGS = {"eps": 0.05, "bounds": "ibp", "rule": "theorem1", "rounding": "outward", "domain": (0.0, 1.0)}
+SPLITTING = cb.Best("crown", budget=23.0)
+SETTINGS = {"eps": 0.05, "method": "theorem1", "rounding": "outward", "domain": (0.0, 1.0)}
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +80,8 @@ def test_without_labels_the_predicted_classes_are_certified(case, tmp_path):
     ("change", "words"),
     [
         ({"eps": 0.06}, "eps is 0.05 there and 0.06 here"),
-        ({"rule": "pairwise"}, "rule is 'theorem1' there and 'pairwise' here"),
+        ({"method": "pairwise"}, "method is 'theorem1' there and 'pairwise' here"),
+        ({"method": cb.Theorem1("crown")}, "bounds is 'ibp' there and 'crown' here"),
         ({"rounding": "ideal"}, "rounding"),
         ({"domain": None}, "domain"),
         ({"shard": 6}, "shard is 5 there and 6 here"),
@@ -113,8 +113,8 @@ def test_a_directory_of_other_files_is_refused(case, tmp_path):
 
 
 def test_wrong_settings_do_not_claim_a_directory(case, tmp_path):
-    with pytest.raises(InvalidInput, match="rule must be"):
-        certify_in_shards(*case, tmp_path / "out", **{**SETTINGS, "rule": "majority"})
+    with pytest.raises(InvalidInput, match="method must be"):
+        certify_in_shards(*case, tmp_path / "out", **{**SETTINGS, "method": "majority"})
     certify_in_shards(*case, tmp_path / "out", **SETTINGS)
 
 
@@ -189,47 +189,50 @@ class TestBudget:
     def test_shards_share_what_earlier_ones_left(self, case, tmp_path, monkeypatch):
         shares, stops, certify = [], [3], cb.certify
 
-        def taking(*arguments, budget, **settings):
+        def taking(*arguments, method, **settings):
             """Say that every shard took two seconds; be interrupted once, after three of them."""
             if len(shares) in stops:
                 stops.clear()
                 raise Stopped
-            shares.append(budget)
-            return replace(certify(*arguments, budget=0.01, **settings), spent=2.0)
+            shares.append(method.seconds)
+            return replace(certify(*arguments, method=method.with_seconds(0.01), **settings), spent=2.0)
 
         monkeypatch.setattr(shards, "certify", taking)
         with pytest.raises(Stopped):
-            certify_in_shards(*case, tmp_path, shard=5, budget=23.0, **SPLITTING)
-        found = certify_in_shards(*case, tmp_path, shard=5, budget=23.0, **SPLITTING)
+            certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING)
+        found = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING)
         assert shares == pytest.approx([5.0, 21 * 5 / 18, 19 * 5 / 13, 17 * 5 / 8, 15.0])
         assert found.spent == 10.0
 
     def test_a_budget_that_is_used_up_leaves_three_answers(self, case, tmp_path):
-        found = certify_in_shards(*case, tmp_path, shard=5, budget=1e-6, **SPLITTING)
+        found = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING.with_seconds(1e-6))
         assert len(found.attacked) == len(found.counterexamples) == 23
         assert bool((found.certified.int() + found.attacked.int() + found.unknown.int() == 1).all())
         predictor, _, y = case
         assert bool(found.attacked.any())
         assert bool((predictor.predict(found.counterexamples) != y)[found.attacked].all())
-        again = certify_in_shards(*case, tmp_path, shard=5, budget=1e-6, **SPLITTING)
+        again = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING.with_seconds(1e-6))
         assert torch.equal(again.counterexamples, found.counterexamples) and again.spent == found.spent
 
-    @pytest.mark.parametrize(("budget", "rule"), [(-1.0, "best"), (5.0, "pairwise"), (float("inf"), "best")])
-    def test_wrong_ones_are_refused_as_they_were_given(self, case, tmp_path, budget, rule):
-        with pytest.raises(InvalidInput, match=f"only the rule best can use it; got {budget}"):
-            certify_in_shards(*case, tmp_path, eps=0.1, rule=rule, budget=budget)
+    def test_another_budget_is_another_certificate(self, case, tmp_path):
+        certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING.with_seconds(1e-6))
+        for other in (SPLITTING, cb.Best("crown")):
+            with pytest.raises(RunExists, match="budget is 1e-06 there"):
+                certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=other)
 
 
-@pytest.mark.parametrize("change", [{"norm": "l2"}, {"intermediates": "crown"}])
-def test_what_is_unusual_is_described_and_kept(case, tmp_path, change):
-    settings = {**SETTINGS, "bounds": "crown"}
-    certify_in_shards(*case, tmp_path / "usual", **settings)
-    found = certify_in_shards(*case, tmp_path / "unusual", **settings, **change)
-    (name, value), *_ = change.items()
-    assert name not in json.loads((tmp_path / "usual" / "shards.json").read_text())
-    assert json.loads((tmp_path / "unusual" / "shards.json").read_text())[name] == value == getattr(found, name)
-    again = certify_in_shards(*case, tmp_path / "unusual", **settings, **change)
+@pytest.mark.parametrize(
+    ("change", "name", "value"),
+    [({"norm": "l2"}, "norm", "l2"), ({"method": cb.Theorem1("crown", "crown")}, "intermediates", "crown")],
+)
+def test_how_it_was_proved_is_described_and_kept(case, tmp_path, change, name, value):
+    settings = {**SETTINGS, **change}
+    found = certify_in_shards(*case, tmp_path, **settings)
+    assert json.loads((tmp_path / "shards.json").read_text())[name] == value == getattr(found, name)
+    again = certify_in_shards(*case, tmp_path, **settings)
     assert again.statement == found.statement and value in again.statement
+    with pytest.raises(RunExists, match=f"{name} is '{value}' there"):
+        certify_in_shards(*case, tmp_path, **{**settings, **SETTINGS, "norm": "linf"})
 
 
 def test_the_description_is_readable(case, tmp_path):

@@ -48,10 +48,10 @@ def case(request, posterior):
     """A predictor, and the points that each way of proving certifies."""
     predictor = posterior.predictor(request.param, seed=1).eval()
     x, y = _points()
-    ways = {"plain": ("ibp", "theorem1"), "elided": ("alpha-crown", "elided"), "best": ("alpha-crown", "best")}
+    methods = {"plain": cb.Theorem1(), "elided": cb.Elided("alpha-crown"), "best": cb.Best("alpha-crown")}
     return predictor, {
-        name: cb.certify(predictor, x, y, eps=EPS, bounds=bounds, rule=rule, domain=DOMAIN).certified
-        for name, (bounds, rule) in ways.items()
+        name: cb.certify(predictor, x, y, eps=EPS, method=method, domain=DOMAIN).certified
+        for name, method in methods.items()
     }
 
 

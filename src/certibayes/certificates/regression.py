@@ -178,7 +178,8 @@ def _ends(value: Any, name: str, reasons: Mapping[int, str]) -> Tensor:
     if any((row is None) != (index in reasons) for index, row in enumerate(rows)):
         raise CorruptFile(f"{name} must have values for every point but those with a reason.")
     known = [row for row in rows if row is not None]
-    found = reading.numbers(known, name, 2)
+    # Where nothing could be concluded about any point, how many outputs there are is not known, either.
+    found = reading.numbers(known, name, 2) if known else torch.zeros(0, 1, dtype=torch.float64)
     whole = torch.full((len(rows), *found.shape[1:]), UNKNOWN.get(name, torch.nan), dtype=torch.float64)
     whole[[index for index, row in enumerate(rows) if row is not None]] = found
     return whole

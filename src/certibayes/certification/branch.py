@@ -156,6 +156,15 @@ class Trees(NamedTuple):
         worst[problem[closest]] = inputs[closest]
         return self._replace(smallest=smallest, worst_inputs=worst)
 
+    def with_functions(self, problem: Tensor, function: LinearFunction) -> Trees:
+        """Take in linear functions (L, 1, *input_shape) below the margins of some problems, (L,), none twice."""
+        # One that is no number says nothing, and the constant that was known before still holds.
+        found, offset = (part[:, 0] for part in function)
+        is_number = torch.isfinite(found.flatten(1)).all(1) & torch.isfinite(offset)
+        coefficients, offsets = self.coefficients.clone(), self.offsets.clone()
+        coefficients[problem[is_number]], offsets[problem[is_number]] = found[is_number], offset[is_number]
+        return self._replace(coefficients=coefficients, offsets=offsets)
+
 
 @dataclass(frozen=True)
 class Search:
@@ -230,9 +239,7 @@ class Search:
             done.append(grown.leaves)
             trees = trees.with_inputs(grown.leaves.problem, grown.leaves.found, grown.corner)
             if grown.function is not None:
-                coefficients, offsets = trees.coefficients.clone(), trees.offsets.clone()
-                coefficients[some.problem], offsets[some.problem] = (t[:, 0] for t in grown.function)
-                trees = trees._replace(coefficients=coefficients, offsets=offsets)
+                trees = trees.with_functions(some.problem, grown.function)
         return trees._replace(leaves=_joined(done))
 
     @property
@@ -255,14 +262,17 @@ class Search:
             signs = leaves.signs.clone()
             signs.scatter_(1, leaves.choice[:, None], torch.full_like(leaves.signs[:, :1], sign))
             both.append(leaves._replace(signs=signs))
-        children = _joined(both)
-        bounder, specification = self._bounder(children), self.specification[children.problem]
-        fixed = {name: sign[:, None].to(specification.dtype) for name, sign in self._by_node(children.signs).items()}
+        return self.with_signs(_joined(both))
+
+    def with_signs(self, leaves: Leaves) -> Grown:
+        """Bound leaves on the part of the box where their fixed activations have their signs."""
+        bounder, specification = self._bounder(leaves), self.specification[leaves.problem]
+        fixed = {name: sign[:, None].to(specification.dtype) for name, sign in self._by_node(leaves.signs).items()}
         chosen = ascend(bounder, specification, start_relaxation(bounder, specification, True, fixed), STEPS)
-        return self._bounded(bounder, children, chosen)
+        return self._bounded(bounder, leaves, chosen)
 
     def _bounder(self, leaves: Leaves) -> LinearBounder:
-        boxes = self._boxes(leaves.problem, leaves.signs)
+        boxes = self.boxes_of(leaves.problem, leaves.signs)
         return LinearBounder(self.graph, self.params, boxes, self.rounding)
 
     def _bounded(self, bounder: LinearBounder, leaves: Leaves, chosen: Relaxation) -> Grown:
@@ -282,7 +292,7 @@ class Search:
         parts = flat.split(self.sizes, 1)
         return {node.name: part.view(-1, *node.shape) for node, part in zip(self.relus, parts, strict=True)}
 
-    def _boxes(self, problem: Tensor, signs: Tensor) -> Boxes:
+    def boxes_of(self, problem: Tensor, signs: Tensor) -> Boxes:
         """Boxes of each leaf, with the inputs of its fixed activations cut to their sign."""
         boxes = {name: box.take(self.point[problem]) for name, box in self.boxes.items()}
         unit, smallest = self.rounding.unit, torch.finfo(self.specification.dtype).smallest_normal
@@ -322,8 +332,7 @@ class Search:
 
         outputs = self.graph.evaluate(self.params, corner, remember)
         margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses, slopes = [corner.new_zeros(len(corner), 0)], chosen.slopes
-        assert not isinstance(slopes, str)
+        losses = [corner.new_zeros(len(corner), 0)]
         for node in self.relus:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.centre - box.radius, box.centre + box.radius

@@ -130,7 +130,7 @@ class Elided(Method):
         """See ``Method``."""
         logits = LogitBounds("ibp" if self.bounds == "ibp" else "crown")
         if self.bounds == "hull":
-            refined = InParts((Refine("hull", rivals="all", until_decided=False),))
+            refined = InParts((Refine("hull", rivals="all", until_decided=False),), rivals="all")
             return (logits, MarginBounds("crown"), refined)
         return (logits, MarginBounds(self.bounds))
 

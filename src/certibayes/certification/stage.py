@@ -39,13 +39,18 @@ class InParts:
 
     What is held of a part takes no more than half of the memory, so that the rest is left for the work itself; it is
     dropped when the next part begins. Each part has its share of the time.
+
+    Attributes:
+        stages: what every part goes through.
+        rivals: of which something is held: ``"open"`` or ``"all"`` of a point that has an open one.
     """
 
     stages: tuple[Stage, ...]
+    rivals: str = "open"
 
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
-        wanted = state.open
+        wanted = state.open if self.rivals == "open" else state.every_rival
         points = points_of(wanted)
         if len(points) == 0:
             return state

@@ -153,6 +153,8 @@ class State:
 
     def with_joint(self, points: Tensor, rivals: Tensor, bounds: Tensor) -> State:
         """Take in lower bounds on mean differences for pairs of point and rival, (P,) each, none twice."""
+        # What is no number says nothing.
+        bounds = torch.where(torch.isfinite(bounds), bounds, -torch.inf)
         joint = self.joint.clone()
         joint[points, rivals] = torch.maximum(joint[points, rivals], bounds)
         return replace(self, joint=joint)
