@@ -12,12 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import torch
+from certibayes.certify import logit_bounds, margin_bounds
 from torch import Tensor, nn
 from torch.nn import functional
 
 import certibayes as cb
 from certibayes.bounds import outward_box
-from certibayes.certify import logit_bounds, margin_bounds
 from certibayes.errors import CertibayesError
 from certibayes.prediction import Predictor
 
@@ -117,7 +117,8 @@ class Recipe:
         steps: list[Callable] = []
         for _ in range(self.draw.randint(2, 6)):
             steps.append(self.draw.choice([nn.ReLU, nn.ReLU, *kinds, *kinds])())
-        # Back to where the last layer can make ordinary logits of them, or else nothing would depend on what came before.
+        # Back to where the last layer can make ordinary logits of them, or else nothing would depend on what came
+        # before.
         while self.level < -LARGEST_WEIGHT and len(steps) < 12:
             steps.append(self.draw.choice([self.linear, self.multiply])(rising=True))
         last = nn.Linear(WIDTH, CLASSES)
