@@ -24,7 +24,7 @@ from benchmarks.certification import bare_products
 from benchmarks.setup import DOMAIN, IMAGES, NETWORKS, dense_predictor, digits, random_predictor
 from benchmarks.timing import medians
 from certibayes.bounds import outward_box
-from certibayes.certify import margin_bounds
+from certibayes.certification import margin_bounds
 from certibayes.experiments.figures import save
 from certibayes.networks.samples import pick
 from certibayes.prediction import Predictor

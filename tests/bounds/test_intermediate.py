@@ -82,22 +82,20 @@ def test_deep_networks_gain_and_shallow_ones_pay_nothing():
         assert torch.equal(crown_boxes(shallow.graph, shallow.params, boxes)["_0"].radius, boxes["_0"].radius)
 
 
-@pytest.mark.parametrize("rule", ["theorem1", "elided", "joint", "best"])
-def test_certify_proves_more_with_them(rule):
+@pytest.mark.parametrize("method", [cb.Theorem1, cb.Elided, cb.Joint, cb.Best])
+def test_certify_proves_more_with_them(method):
     predictor = cb.Samples.from_modules([deep()]).predictor(1)
     x = torch.rand(60, 6, generator=torch.Generator().manual_seed(1))
-    settings = {"eps": 0.3, "rule": rule, "bounds": "crown"}
-    plain = cb.certify(predictor, x, **settings)
-    better = cb.certify(predictor, x, intermediates="crown", **settings)
+    plain = cb.certify(predictor, x, eps=0.3, method=method("crown"))
+    better = cb.certify(predictor, x, eps=0.3, method=method("crown", "crown"))
     assert (better.certified | ~plain.certified).all()
     assert int(better.certified.sum()) > int(plain.certified.sum())
     assert cb.attack(predictor, x[better.certified], eps=0.3).standing == 1.0
 
 
 def test_unknown_ones_are_refused():
-    predictor = cb.Samples.from_modules([deep()]).predictor(1)
     with pytest.raises(cb.errors.InvalidInput, match="intermediates must be one of ibp, crown"):
-        cb.certify(predictor, torch.rand(1, 6), eps=0.1, intermediates="magic")
+        cb.Theorem1("crown", intermediates="magic")
 
 
 def test_a_sum_with_the_input_is_bounded_like_any_other_layer():

@@ -49,22 +49,18 @@ def subnormal_constant() -> nn.Module:
 
 
 METHODS = [
-    {"rule": "theorem1", "bounds": "ibp"},
-    {"rule": "theorem1", "bounds": "crown"},
-    {"rule": "elided", "bounds": "ibp"},
-    {"rule": "elided", "bounds": "crown"},
-    {"rule": "joint", "bounds": "crown"},
-    {"rule": "best"},
-]
+    cb.Theorem1("ibp"), cb.Theorem1("crown"), cb.Elided("ibp"), cb.Elided("crown"), cb.Joint("crown"), cb.Best(),
+    cb.Auto(),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: "-".join(m.values()))
+@pytest.mark.parametrize("method", METHODS, ids=repr)
 @pytest.mark.parametrize("net", [subnormal_batch_norm, subnormal_constant], ids=lambda f: f.__name__)
 def test_a_class_that_a_point_of_the_ball_does_not_have_is_not_certified(net, method, norm):
     predictor = cb.Point(net()).predictor()
     x, eps = torch.linspace(0.3, 2.0, 35)[:, None], 0.1
-    result = cb.certify(predictor, x, eps=eps, norm=norm, **method)
+    result = cb.certify(predictor, x, eps=eps, norm=norm, method=method)
     for step in torch.linspace(-eps, eps, 21):
         broken = predictor.predict(x + step * 0.999) != result.labels
         assert not bool((result.certified & broken).any())

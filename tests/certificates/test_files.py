@@ -9,7 +9,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.certificates import Abstention, Provenance, RegressionCertificate, names, read_record
-from certibayes.certify import ALL_RULES, BOUNDS, INTERMEDIATES
+from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS
 from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile
 
@@ -38,15 +38,15 @@ RESULTS = {
     "no points": lambda: _certificate(0),
     "radii of points": lambda: _certificate(eps=torch.linspace(0, 0.3, 8)),
     "radii of values": lambda: _certificate(eps=torch.tensor([[0.1, 0.0, 0.2]])),
-    "three answers": lambda: _certificate(eps=0.4, rule="best", budget=0.5),
-    "nothing attacked": lambda: _certificate(eps=1e-6, rule="best", budget=0.5),
+    "three answers": lambda: _certificate(eps=0.4, method=cb.Best(budget=0.5)),
+    "nothing attacked": lambda: _certificate(eps=1e-6, method=cb.Best(budget=0.5)),
     "reasons": lambda: replace(_certificate(eps=3.0), reasons={1: "its bounds overflow", 6: "its bounds overflow"}),
     "seed": lambda: replace(_certificate(), provenance=replace(_certificate().provenance, seed=3)),
     "radius": lambda: cb.certified_radius(_predictor(), torch.rand(6, 3), tolerance=0.05, domain=DOMAIN),
     "radius up to the largest": lambda: cb.certified_radius(_predictor(), torch.rand(6, 3), largest=1e-3),
     "regression": lambda: _regression(),
     "regression without tolerance": lambda: _regression(tolerance=None, eps=torch.rand(5)),
-    "regression to targets": lambda: _regression(y=torch.zeros(5, 2), bounds="crown"),
+    "regression to targets": lambda: _regression(y=torch.zeros(5, 2), method=cb.Theorem1("crown")),
     "abstention": lambda: cb.certify_abstention(_certificate(), 0.5),
 }
 
@@ -62,7 +62,7 @@ def test_what_is_saved_comes_back(what, tmp_path):
 
 
 def test_what_comes_back_can_be_used():
-    result = _certificate(eps=0.4, rule="best", budget=0.5)
+    result = _certificate(eps=0.4, method=cb.Best(budget=0.5))
     again = cb.Certificate.from_json(json.loads(json.dumps(result.to_json())))
     assert torch.equal(again.lower, result.lower) and torch.equal(again.unknown, result.unknown)
     assert again.certified_fraction == result.certified_fraction and again.accuracy == result.accuracy
@@ -128,7 +128,7 @@ def test_an_earlier_file_survives_a_result_that_cannot_be_written(tmp_path):
 
 
 def test_the_names_are_those_that_certify_knows():
-    assert tuple(BOUNDS) == names.BOUNDS and tuple(ALL_RULES) == names.RULES
+    assert tuple(BOUNDS) == names.BOUNDS and tuple(METHODS) == names.METHODS
     assert tuple(INTERMEDIATES) == names.INTERMEDIATES and cb.__version__ in names.VERSIONS
 
 

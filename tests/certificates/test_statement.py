@@ -18,7 +18,7 @@ def _certificate(**settings):
 
 
 def test_the_statement_names_everything():
-    certificate, predictor = _certificate()
+    certificate, predictor = _certificate(method="theorem1")
     statement = certificate.statement
     for word in ("0.125", "[0, 1]", "5 fixed weight samples", "theorem1", "ibp", "float32", "l-infinity"):
         assert word in statement
@@ -27,7 +27,7 @@ def test_the_statement_names_everything():
 
 
 def test_ideal_rounding_is_admitted():
-    certificate, _ = _certificate(rounding="ideal", rule="pairwise", domain=None)
+    certificate, _ = _certificate(rounding="ideal", method="pairwise", domain=None)
     assert "exact arithmetic" in certificate.statement
     assert "not accounted for" in certificate.statement
     assert "pairwise" in certificate.statement
@@ -42,16 +42,16 @@ def test_the_stated_radius_is_not_larger_than_the_proved_one(eps):
 
 
 def test_intermediates_are_named_where_they_are_not_intervals():
-    plain, _ = _certificate(bounds="crown")
-    tighter, _ = _certificate(bounds="crown", intermediates="crown")
-    assert "Proved by crown bounds and the rule" in plain.statement
-    assert "Proved by crown bounds with crown intermediates and the rule" in tighter.statement
+    plain, _ = _certificate(method=cb.Theorem1("crown"))
+    tighter, _ = _certificate(method=cb.Theorem1("crown", "crown"))
+    assert "Proved by crown bounds and the method theorem1" in plain.statement
+    assert "Proved by crown bounds with crown intermediates and the method theorem1" in tighter.statement
     assert [one.to_json()["provenance"]["settings"]["intermediates"] for one in (plain, tighter)] == ["ibp", "crown"]
 
 
 def test_intermediates_without_linear_bounds_are_refused():
     with pytest.raises(cb.errors.InvalidInput, match="linear bounds"):
-        _certificate(intermediates="crown")
+        cb.Theorem1(intermediates="crown")
 
 
 def test_json():

@@ -1,14 +1,17 @@
 """Methods: objects with names as shortcuts, the same everywhere, and each says what would try harder."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass, replace
 
 import pytest
 import torch
 from torch import nn
 
 import certibayes as cb
+from certibayes.bounds import Box, register, registry
 from certibayes.certification import BOUNDS, METHODS, as_method, certify_in_shards
-from certibayes.errors import InvalidInput
+from certibayes.errors import InvalidInput, UnsupportedLayer
+from certibayes.networks import Node
+from certibayes.networks.operations import Operation
 
 from ..strategies import generator
 
@@ -36,6 +39,30 @@ def test_auto_is_the_default_everywhere(predictor, tmp_path):
     assert cb.certify(predictor, X, eps=0.05).method == "auto"
     assert certify_in_shards(predictor, X, None, tmp_path, eps=0.05).method == "auto"
     assert cb.certified_radius(predictor, X, tolerance=0.1).method == "auto"
+
+
+@dataclass(frozen=True)
+class Doubled(Operation):
+    """An operation of a user's own."""
+
+    def evaluate(self, weights, *inputs):
+        return 2 * inputs[0]
+
+
+def test_auto_takes_layers_that_have_interval_rules_only(predictor, monkeypatch):
+    """What the other methods need is told; the default does with less."""
+    monkeypatch.setattr(registry, "_rules", dict(registry._rules))
+    first, *rest = predictor.graph.nodes
+    nodes = (Node("own", Doubled(), ("input",), {}, (4,)), replace(first, inputs=("own",)), *rest)
+    own = cb.Predictor(replace(predictor.graph, nodes=nodes), predictor.samples)
+    register(Doubled, lambda operation, weights, boxes, rounding: Box(*(2 * part for part in boxes[0][:2])), "doubled")
+    for eps in (0.05, 0.5):  # twice as far, twice the radius
+        x = X.div(2)
+        found = cb.certify(own, x, eps=eps / 2)
+        assert torch.equal(found.certified, cb.certify(predictor, X, eps=eps, method=cb.Elided("ibp")).certified)
+        assert not bool(found.certified.all()) or eps == 0.05
+    with pytest.raises(UnsupportedLayer, match="Doubled has interval bounds only"):
+        cb.certify(own, x, eps=0.25, method=cb.Elided("crown"))
 
 
 def test_settings_by_name_and_none_for_the_default():

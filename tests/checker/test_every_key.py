@@ -28,7 +28,7 @@ def case():
     predictor, x = small_predictor(), points_for(count=30)
     labels = predictor.predict(x)
     labels[3] = (labels[3] + 1) % 3
-    record = record_of(predictor, x, labels, eps=EPS, rule="best", bounds="crown", budget=1.0)
+    record = record_of(predictor, x, labels, eps=EPS, method=cb.Best("crown", budget=1.0))
     return predictor, x, record
 
 
@@ -61,7 +61,7 @@ FORGERIES: dict[str, dict[str, Forgery]] = {
         "larger radius": lambda r: r["statement"].replace(str(EPS), "0.9"),
         "no reservation": lambda r: r["statement"].split("Nothing is said")[0],
         "one more sentence": lambda r: r["statement"] + " Approved.",
-        "another rule": lambda r: r["statement"].replace("the rule best", "the rule theorem1"),
+        "another method": lambda r: r["statement"].replace("the method best", "the method theorem1"),
         "exact arithmetic": lambda r: r["statement"].replace("float32", "float64"),
         "not words": lambda r: 7,
         "nothing": lambda r: "",
@@ -156,7 +156,11 @@ FORGERIES: dict[str, dict[str, Forgery]] = {
         "one more": lambda r: {**r["provenance"]["settings"], "luck": "good"},
     },
     "provenance.settings.bounds": {"plainer": lambda r: "ibp", "tighter": lambda r: "hull", "unknown": lambda r: "sdp"},
-    "provenance.settings.rule": {"plainer": lambda r: "theorem1", "joint": lambda r: "joint", "new": lambda r: "auto2"},
+    "provenance.settings.method": {
+        "plainer": lambda r: "theorem1",
+        "joint": lambda r: "joint",
+        "new": lambda r: "auto2",
+    },
     "provenance.settings.intermediates": {"crown": lambda r: "crown", "unknown": lambda r: "lp"},
 }
 

@@ -12,7 +12,7 @@ import types
 import pytest
 
 import certibayes as cb
-from certibayes.certify import ALL_RULES, BOUNDS, shards
+from certibayes.certification import BOUNDS, METHODS, shards
 from certibayes.experiments import tables
 
 from .cases import LIMIT, certified, invoke
@@ -25,7 +25,7 @@ def run(certifiable_run):
 
 def test_the_help_names_what_certify_knows():
     page = " ".join(invoke("certify", "--help").output.split())
-    assert all(name in page for name in (*BOUNDS, *ALL_RULES, "certibayes check", "--shard", "--intermediates"))
+    assert all(name in page for name in (*BOUNDS, *METHODS, "certibayes check", "--shard", "--intermediates"))
 
 
 def test_a_directory_holds_points_summary_and_certificate(run, tmp_path):
@@ -97,9 +97,9 @@ def test_ctrl_c_keeps_finished_shards(run, tmp_path):
 
 def test_a_directory_of_another_certificate_is_refused(run, tmp_path):
     assert certified(run, tmp_path / "out").exit_code == 0
-    other = certified(run, tmp_path / "out", "--rule", "pairwise")
+    other = certified(run, tmp_path / "out", "--method", "pairwise")
     assert other.exit_code == 1
-    assert "rule is 'theorem1' there and 'pairwise' here" in other.stderr
+    assert "method is 'auto' there and 'pairwise' here" in other.stderr
     into_the_run = certified(run, run)
     assert into_the_run.exit_code == 1 and "other files" in into_the_run.stderr
 
@@ -139,18 +139,18 @@ def test_the_old_way_to_check_names_the_new_one(run, tmp_path):
 class TestBudget:
     def test_three_answers_add_up(self, run):
         result = invoke(
-            "certify", run, "--eps", 0.02, "--samples", 3, "--limit", 20, "--rule", "best", "--budget", 2, "--json"
+            "certify", run, "--eps", 0.02, "--samples", 3, "--limit", 20, "--method", "best", "--budget", 2, "--json"
         )
         assert result.exit_code == 0, result.output
         record = json.loads(result.stdout)
         assert record["certified"] + record["attacked"] + record["unknown"] == pytest.approx(1.0)
 
     def test_it_is_printed(self, run):
-        result = invoke("certify", run, "--eps", 0.02, "--samples", 3, "--limit", 20, "--rule", "best", "--budget", 2)
+        result = invoke("certify", run, "--eps", 0.02, "--samples", 3, "--limit", 20, "--method", "best", "--budget", 2)
         assert "unknown" in result.stdout
 
     def test_a_directory_holds_the_three_answers(self, run, tmp_path):
-        result = certified(run, tmp_path / "out", "--rule", "best", "--bounds", "crown", "--budget", 2, "--json")
+        result = certified(run, tmp_path / "out", "--method", "best", "--bounds", "crown", "--budget", 2, "--json")
         assert result.exit_code == 0, result.output
         record = json.loads(result.stdout)
         assert record["certified"] + record["attacked"] + record["unknown"] == pytest.approx(1.0)
@@ -160,22 +160,35 @@ class TestBudget:
         assert all(sum(row[answer] == "True" for answer in answers) == 1 for row in rows)
         certificate = json.loads((tmp_path / "out" / "certificate.json").read_text())
         assert certificate["attacked"] == [row["attacked"] == "True" for row in rows] and any(certificate["attacked"])
-        again = certified(run, tmp_path / "out", "--rule", "best", "--bounds", "crown", "--budget", 2, "--json")
+        again = certified(run, tmp_path / "out", "--method", "best", "--bounds", "crown", "--budget", 2, "--json")
         assert json.loads(again.stdout) == record
-        other = certified(run, tmp_path / "out", "--rule", "best", "--bounds", "crown")
+        other = certified(run, tmp_path / "out", "--method", "best", "--bounds", "crown")
         assert other.exit_code == 1 and "budget is 2.0 there and None here" in other.stderr
 
     def test_a_file_may_hold_the_certificate_alone(self, run, tmp_path):
         file = tmp_path / "c.json"
         result = invoke(
-            "certify", run, "--eps", 0.02, "--samples", 2, "--limit", 5, "--rule", "best", "--budget", 1, "--out", file
+            "certify",
+            run,
+            "--eps",
+            0.02,
+            "--samples",
+            2,
+            "--limit",
+            5,
+            "--method",
+            "best",
+            "--budget",
+            1,
+            "--out",
+            file,
         )
         assert result.exit_code == 0, result.output
         assert len(json.loads(file.read_text())["attacked"]) == 5
 
-    def test_other_rules_cannot_use_it(self, run, tmp_path):
+    def test_other_methods_cannot_use_it(self, run, tmp_path):
         result = certified(run, tmp_path / "out", "--budget", 2)
-        assert result.exit_code == 1 and "only the rule best" in result.stderr
+        assert result.exit_code == 1 and "only the method best" in result.stderr
         assert not (tmp_path / "out").exists()
 
 

@@ -70,7 +70,7 @@ def test_radii_of_zero_under_larger_words_are_refused(check, stored, tmp_path):
 def test_what_is_neither_confirmed_nor_refuted_is_told_and_refused_if_strict(check, certifiable_run, tmp_path):
     """A certificate by tighter bounds than intervals; or one that was rid of all that would be refuted."""
     command = ("certify", certifiable_run, "--eps", 0.06, "--samples", 3, "--limit", LIMIT)
-    assert invoke(*command, "--rule", "best", "--bounds", "crown", "--out", tmp_path / "c.json").exit_code == 0
+    assert invoke(*command, "--method", "best", "--bounds", "crown", "--out", tmp_path / "c.json").exit_code == 0
     result = check(tmp_path / "c.json", "--json")
     record = json.loads(result.stdout)
     assert result.exit_code == CERTIFIED and record["not_confirmed"] > 0 and not record["holds_strictly"]
@@ -111,7 +111,7 @@ def test_labels_that_are_not_the_data_sets_are_told(check, certifiable_run, tmp_
 
 
 def test_counterexamples_are_checked(check, certifiable_run, tmp_path):
-    more = ("--rule", "best", "--bounds", "crown", "--budget", 2)
+    more = ("--method", "best", "--bounds", "crown", "--budget", 2)
     assert certified(certifiable_run, tmp_path / "out", *more).exit_code == 0
     result = check(tmp_path / "out", "--json")
     record = json.loads(result.stdout)

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import certibayes as cb
-from certibayes.certify.radius import certified_radius
+from certibayes.certification import certified_radius
 from certibayes.cli import app
 
 
@@ -43,7 +43,7 @@ def test_radii_agree_with_the_library(run, tmp_path):
 
 def test_for_people(run, tmp_path):
     result = invoke(
-        "radius", run, "--limit", 20, "--tolerance", 0.05, "--rule", "pairwise", "--out", tmp_path / "r.csv"
+        "radius", run, "--limit", 20, "--tolerance", 0.05, "--method", "pairwise", "--out", tmp_path / "r.csv"
     )
     assert result.exit_code == 0
     for word in ("mean radius", "median", "pairwise", "l-infinity", "r.csv"):
@@ -51,7 +51,8 @@ def test_for_people(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [(["--rule", "magic"], "magic"), (["--bounds", "magic"], "magic"), (["--largest", 0], "0.0")]
+    ("options", "words"),
+    [(["--method", "magic"], "magic"), (["--bounds", "magic"], "magic"), (["--largest", 0], "0.0")],
 )
 def test_wrong_settings_are_told_in_a_sentence(run, options, words):
     result = invoke("radius", run, "--limit", 5, *options)

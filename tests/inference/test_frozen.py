@@ -158,6 +158,6 @@ def test_certificates_hold_for_networks_with_constants():
     posterior = fitted(ALGORITHMS["vogn"], "ibp")
     predictor = posterior.predictor(5)
     x = inputs()
-    result = cb.certify(predictor, x, eps=0.01, rule="pairwise")
+    result = cb.certify(predictor, x, eps=0.01, method="pairwise")
     attacked = cb.attack(predictor, x, eps=0.01)
     assert bool(result.certified.any()) and not bool((result.certified & attacked.success).any())

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from certibayes.errors import InvalidInput
-from certibayes.statistical.concentration import METHODS, Sums, hoeffding_tail, samples_needed
+from certibayes.statistical.concentration import INEQUALITIES, Sums, hoeffding_tail, samples_needed
 
 from ..strategies import generator
 
@@ -23,10 +23,10 @@ def _sums(successes: int, draws: int) -> Sums:
 def test_clopper_pearson_in_closed_form():
     for draws in (1, 10, 500):
         for failure in (0.05, 1e-6):
-            lower, upper = METHODS["clopper-pearson"](_sums(draws, draws), failure)
+            lower, upper = INEQUALITIES["clopper-pearson"](_sums(draws, draws), failure)
             assert float(upper) == 1.0
             assert float(lower) == pytest.approx(failure ** (1 / draws), rel=1e-8)
-            lower, upper = METHODS["clopper-pearson"](_sums(0, draws), failure)
+            lower, upper = INEQUALITIES["clopper-pearson"](_sums(0, draws), failure)
             assert float(lower) == 0.0
             assert float(upper) == pytest.approx(1 - failure ** (1 / draws), abs=2e-9)
 
@@ -36,7 +36,7 @@ def test_clopper_pearson_inverts_the_binomial_tail_on_the_safe_side(failure):
     for draws in (3, 40, 1000, 100_000):
         successes = np.unique(np.linspace(0, draws, 41).astype(int))
         total = torch.from_numpy(successes).double()
-        lower, upper = (t.numpy() for t in METHODS["clopper-pearson"](Sums(draws, total, total), failure))
+        lower, upper = (t.numpy() for t in INEQUALITIES["clopper-pearson"](Sums(draws, total, total), failure))
         inner, outer = successes[1:], successes[:-1]
         assert (stats.binom.sf(inner - 1, draws, lower[1:]) <= failure).all()
         assert stats.binom.sf(inner - 1, draws, lower[1:]) == pytest.approx(failure, rel=1e-4)
@@ -44,24 +44,24 @@ def test_clopper_pearson_inverts_the_binomial_tail_on_the_safe_side(failure):
         assert ((lower <= successes / draws) & (successes / draws <= upper)).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("inequality", INEQUALITIES)
 @pytest.mark.parametrize("p", [0.0, 0.02, 0.5, 0.9, 0.999, 1.0])
-def test_exact_coverage_of_coins(method, p):
+def test_exact_coverage_of_coins(inequality, p):
     """For a coin every outcome can be enumerated, so coverage is a sum, not a simulation."""
     draws, failure = 60, 0.05
     total = torch.arange(draws + 1).double()
-    lower, upper = METHODS[method](Sums(draws, total, total), failure)
+    lower, upper = INEQUALITIES[inequality](Sums(draws, total, total), failure)
     weight = stats.binom.pmf(np.arange(draws + 1), draws, p)
     assert weight[(lower > p).numpy()].sum() <= failure
     assert weight[(upper < p).numpy()].sum() <= failure
 
 
-@pytest.mark.parametrize("method", ["hoeffding", "bernstein"])
+@pytest.mark.parametrize("inequality", ["hoeffding", "bernstein"])
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.1, 0.1), (0.05, 2.0), (30.0, 2.0)])
-def test_coverage_of_means(method, a, b):
+def test_coverage_of_means(inequality, a, b):
     failure, trials = 0.2, 4000
     values = np.random.default_rng(0).beta(a, b, size=(80, trials))
-    lower, upper = METHODS[method](Sums.of(torch.from_numpy(values)), failure)
+    lower, upper = INEQUALITIES[inequality](Sums.of(torch.from_numpy(values)), failure)
     allowed = failure + 4 * math.sqrt(failure / trials)
     assert float((lower > a / (a + b)).double().mean()) <= allowed
     assert float((upper < a / (a + b)).double().mean()) <= allowed
@@ -70,11 +70,11 @@ def test_coverage_of_means(method, a, b):
 def test_hoeffding_and_bernstein_formulas():
     values = torch.rand(200, 3, generator=generator(0), dtype=torch.float64)
     sums, failure = Sums.of(values), 0.01
-    lower, upper = METHODS["hoeffding"](sums, failure)
+    lower, upper = INEQUALITIES["hoeffding"](sums, failure)
     radius = math.sqrt(math.log(100) / 400)
     torch.testing.assert_close(lower, values.mean(0) - radius)
     torch.testing.assert_close(upper, values.mean(0) + radius)
-    lower, upper = METHODS["bernstein"](sums, failure)
+    lower, upper = INEQUALITIES["bernstein"](sums, failure)
     radius = (2 * values.var(0) * math.log(200) / 200).sqrt() + 7 * math.log(200) / (3 * 199)
     torch.testing.assert_close(lower, values.mean(0) - radius)
     torch.testing.assert_close(upper, (values.mean(0) + radius).clamp(max=1.0))
@@ -83,14 +83,14 @@ def test_hoeffding_and_bernstein_formulas():
 def test_bernstein_wins_where_the_variance_is_small_and_only_there():
     for spread, wins in ((0.02, True), (1.0, False)):
         values = 0.5 + spread * (torch.rand(1000, generator=generator(1), dtype=torch.float64).round() - 0.5)
-        lowers = [METHODS[name](Sums.of(values), 0.01)[0] for name in ("bernstein", "hoeffding")]
+        lowers = [INEQUALITIES[name](Sums.of(values), 0.01)[0] for name in ("bernstein", "hoeffding")]
         assert bool(lowers[0] > lowers[1]) == wins
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_bounds_tighten_with_draws_and_loosen_with_confidence(method):
+@pytest.mark.parametrize("inequality", INEQUALITIES)
+def test_bounds_tighten_with_draws_and_loosen_with_confidence(inequality):
     def width(draws: int, failure: float) -> float:
-        lower, upper = METHODS[method](_sums(draws * 4 // 5, draws), failure)
+        lower, upper = INEQUALITIES[inequality](_sums(draws * 4 // 5, draws), failure)
         assert float(lower) <= 0.8 <= float(upper)
         return float(upper - lower)
 
@@ -136,7 +136,7 @@ def test_samples_needed_by_hoeffding():
     assert samples_needed(0.05, confidence=0.95, method="hoeffding") == math.ceil(math.log(20) / (2 * 0.05**2))
     n = samples_needed(0.05, confidence=0.95, method="hoeffding", statements=20)
     assert n == math.ceil(math.log(400) / (2 * 0.05**2))
-    lower, _ = METHODS["hoeffding"](_sums(n, n), 0.05 / 20)
+    lower, _ = INEQUALITIES["hoeffding"](_sums(n, n), 0.05 / 20)
     assert float(lower) >= 0.95 - 1e-9
 
 
@@ -146,7 +146,7 @@ def test_samples_needed_by_clopper_pearson():
     assert samples_needed(0.01, confidence=0.95, method="clopper-pearson") == 299
     n = samples_needed(0.05, confidence=0.99, method="clopper-pearson", observed=0.9)
     for count, enough in ((n, True), *((k, False) for k in range(n - 60, n))):
-        lower, _ = METHODS["clopper-pearson"](_sums(math.floor(0.9 * count), count), 0.01 * (1 - 2.0**-40))
+        lower, _ = INEQUALITIES["clopper-pearson"](_sums(math.floor(0.9 * count), count), 0.01 * (1 - 2.0**-40))
         assert (float(lower) >= 0.85) == enough
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import certibayes as cb
 from certibayes.errors import InvalidInput
 from certibayes.statistical import posterior_predictive_bounds, robust_probability
-from certibayes.statistical.concentration import METHODS, Sums, samples_needed
+from certibayes.statistical.concentration import INEQUALITIES, Sums, samples_needed
 from certibayes.statistical.predictive import smallest_differences
 
 from ..strategies import generator
@@ -98,7 +98,7 @@ def test_corrections_widen():
     assert width(confidence=0.9) < plain < width(confidence=0.9999)
     assert plain < width(joint=True)
     assert plain == pytest.approx(width(joint=True, confidence=1 - 0.01 * 3), rel=1e-9)
-    assert plain < width(method="hoeffding")
+    assert plain < width(inequality="hoeffding")
 
 
 def test_smaller_balls_are_more_robust():
@@ -112,10 +112,10 @@ def test_smaller_balls_are_more_robust():
 # The worst-case predictive
 
 
-@pytest.mark.parametrize("method", ["hoeffding", "bernstein"])
-def test_the_worst_case_predictive_of_a_known_posterior(method):
+@pytest.mark.parametrize("inequality", ["hoeffding", "bernstein"])
+def test_the_worst_case_predictive_of_a_known_posterior(inequality):
     result = posterior_predictive_bounds(
-        _posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=600, method=method, joint=True
+        _posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=600, inequality=inequality, joint=True
     )
     weights = _weights()
     worst = _worst_of_class_1(weights).mean(0)
@@ -136,16 +136,16 @@ def test_the_worst_case_predictive_of_a_known_posterior(method):
 
 def test_bernstein_is_tighter_for_a_narrow_posterior():
     widths = {}
-    for method in ("hoeffding", "bernstein"):
+    for inequality in ("hoeffding", "bernstein"):
         result = posterior_predictive_bounds(
-            _posterior(std=0.05), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=200, method=method
+            _posterior(std=0.05), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=200, inequality=inequality
         )
-        widths[method] = float((result.upper - result.lower).mean())
+        widths[inequality] = float((result.upper - result.lower).mean())
     assert widths["bernstein"] < widths["hoeffding"]
 
 
 def test_the_correction_counts_all_classes_sides_rivals_and_points():
-    settings = {"eps": 0.0, "domain": DOMAIN, "samples": 50, "method": "hoeffding", "confidence": 0.9}
+    settings = {"eps": 0.0, "domain": DOMAIN, "samples": 50, "inequality": "hoeffding", "confidence": 0.9}
     posterior = _posterior(std=0.0)
     single = posterior_predictive_bounds(posterior, POINTS, ONES, **settings)
     exact = single.lower[0, 1] + math.sqrt(math.log((3 * 2 - 1) / 0.1) / 100)
@@ -237,13 +237,13 @@ def test_dependent_samples_are_refused_with_the_reason():
         ({"samples": 0}, "samples"),
         ({"confidence": 1.0}, "confidence"),
         ({"confidence": 0.0}, "confidence"),
-        ({"method": "magic"}, "magic"),
+        ({"inequality": "magic"}, "inequality must be one of.*magic"),
+        ({"method": "magic"}, "method must be one of.*magic"),
         ({"eps": -1.0}, "eps"),
-        ({"bounds": "magic"}, "bounds"),
         ({"y": torch.tensor([0, 1, 2])}, "labels"),
         ({"y": ONES[:2]}, "labels"),
         ({"x": POINTS + 5}, "domain"),
-        ({"samples": 1, "method": "bernstein"}, "at least 2"),
+        ({"samples": 1, "inequality": "bernstein"}, "at least 2"),
     ],
 )
 def test_refused(settings, message):
@@ -255,9 +255,9 @@ def test_refused(settings, message):
 
 def test_proportions_and_probabilities_are_told_apart():
     with pytest.raises(InvalidInput, match="proportions"):
-        posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=0.1, samples=3, method="clopper-pearson")
+        posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=0.1, samples=3, inequality="clopper-pearson")
     with pytest.raises(InvalidInput, match="proportions"):
-        METHODS["clopper-pearson"](Sums.of(torch.tensor([0.5, 1.0])), 0.1)
+        INEQUALITIES["clopper-pearson"](Sums.of(torch.tensor([0.5, 1.0])), 0.1)
 
 
 def test_regression_is_refused():
@@ -268,7 +268,7 @@ def test_regression_is_refused():
 
 
 def test_draws_depend_on_the_seed_alone_and_not_on_predictors():
-    settings = {"eps": EPS, "domain": DOMAIN, "samples": 20, "method": "hoeffding"}
+    settings = {"eps": EPS, "domain": DOMAIN, "samples": 20, "inequality": "hoeffding"}
     one, again, other = (
         posterior_predictive_bounds(_posterior(), POINTS, ONES, seed=seed, **settings) for seed in (0, 0, 1)
     )
@@ -293,20 +293,19 @@ def test_statements_and_json():
     assert "35 further weight samples" in fresh.statement and "at least 0.9" in fresh.statement
 
 
-def test_other_bounds_rules_and_radii_are_passed_on():
+def test_other_methods_and_radii_are_passed_on():
     settings = {"domain": DOMAIN, "samples": 30}
     plain = robust_probability(_posterior(), POINTS, ONES, eps=EPS, **settings)
     tensor = torch.full((3,), EPS)
-    for bounds, rule in (("crown", "pairwise"), ("ibp", "elided"), ("crown", "elided")):
-        result = robust_probability(_posterior(), POINTS, ONES, eps=tensor, bounds=bounds, rule=rule, **settings)
+    for method in (cb.Pairwise("crown"), cb.Elided("ibp"), cb.Elided("crown")):
+        result = robust_probability(_posterior(), POINTS, ONES, eps=tensor, method=method, **settings)
         assert bool((result.certified - plain.certified).abs().max() <= 1)  # one linear layer: exact every way
         assert (
-            bounds in result.statement
-            and rule in result.statement
+            f"{method.bounds} bounds and the method {method.name}" in result.statement
             and "radius given for that point" in result.statement
         )
         json.dumps(result.to_json())
-    crown = posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=tensor, bounds="crown", **settings)
+    crown = posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=tensor, method=cb.Pairwise("crown"), **settings)
     ibp = posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=EPS, **settings)
     torch.testing.assert_close(crown.upper, ibp.upper, atol=1e-4, rtol=0)
 

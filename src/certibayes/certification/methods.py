@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES
-from certibayes.certification.stage import Budgeted, InParts, Stage
+from certibayes.certification.stage import Budgeted, InParts, Stage, WhereSupported
 from certibayes.certification.stages import (
     Attack,
     JointBound,
@@ -78,7 +78,10 @@ class Method:
 
 @dataclass(frozen=True)
 class Auto(Method):
-    """Intervals by the rule ``pairwise``; where they do not suffice, the last layer elided, then elided CROWN."""
+    """Intervals by the rule ``pairwise``; where they do not suffice, the last layer elided, then elided CROWN.
+
+    Layers that have interval rules only are bounded by these.
+    """
 
     name: ClassVar[str] = "auto"
     harder: ClassVar[str] = 'method="best"'
@@ -89,7 +92,7 @@ class Auto(Method):
     def stages(self) -> tuple[Stage, ...]:
         """See ``Method``."""
         tighter = BOUNDS[: min(BOUNDS.index("alpha-crown"), BOUNDS.index(self.bounds)) + 1]
-        return (LogitBounds("ibp"), *(MarginBounds(bounds) for bounds in tighter))
+        return (LogitBounds("ibp"), *(WhereSupported(MarginBounds(bounds)) for bounds in tighter))
 
 
 @dataclass(frozen=True)

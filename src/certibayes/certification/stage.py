@@ -1,4 +1,4 @@
-"""What a stage of certification is, and the two that are made of others."""
+"""What a stage of certification is, and those that are made of others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from certibayes.certification.clock import Clock
 from certibayes.certification.pairs import bytes_held
 from certibayes.certification.problem import Problem
 from certibayes.certification.state import State, points_of
+from certibayes.errors import UnsupportedLayer
 
 Stage = Callable[[Problem, State, Clock], State]
 """Makes what is known better; it changes neither the problem nor the state that it is given."""
@@ -31,6 +32,20 @@ class Budgeted:
         """See ``Stage``."""
         with clock.running():
             return run(self.stages, problem, state, clock)
+
+
+@dataclass(frozen=True)
+class WhereSupported:
+    """A stage that is passed over for networks with a layer that its bounds have no rule for, a user's own say."""
+
+    stage: Stage
+
+    def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
+        """See ``Stage``."""
+        try:
+            return self.stage(problem, state, clock)
+        except UnsupportedLayer:
+            return state
 
 
 @dataclass(frozen=True)
