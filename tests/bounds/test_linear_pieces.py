@@ -1,7 +1,7 @@
-"""The pieces of linear bounds pay for every rounding, held against exact fractions.
+"""The pieces of linear bounds cover every rounding, held against exact fractions.
 
 Random networks rarely come near the worst case of a rounding error, so each piece is held against what the text of
-``bounds.backward`` promises.
+``bounds.offset`` promises.
 """
 
 from fractions import Fraction
@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certibayes.bounds import Box, rules_for
-from certibayes.bounds.backward import Step, paid, paid_units
+from certibayes.bounds.backward import Step
 from certibayes.bounds.linear import concretize
+from certibayes.bounds.offset import Offset, coefficient_error, error_through
 from certibayes.bounds.rules.activation import Lines, between, kinked
 from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE
 
@@ -44,18 +45,16 @@ def test_a_bound_over_a_box_is_below_the_exact_minimum_also_where_coefficients_a
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_an_error_of_a_layer_is_paid_in_full(length):
+def test_an_error_of_a_layer_is_covered_in_full(length):
     coefficients, error = random_numbers(0, 1, 2, length, spread=10), random_numbers(1, 1, length, spread=10).abs()
     output = Box(random_numbers(2, 1, length), random_numbers(3, 1, length).abs())
-    step = Step(coefficients, (output,), output, F32)
     own = fractions((output.centre.double().abs() + output.radius.double())[0])
-    for found, row in zip(fractions(paid(step, error))[0], fractions(coefficients.abs())[0], strict=True):
+    rows = fractions(coefficients.abs())[0]
+    for found, row in zip(fractions(error_through(coefficients, output, error, F32))[0], rows, strict=True):
         units = sum_of_products(row, own) * Fraction((COEFFICIENT_UNITS - 1) * UNIT)
-        assert found <= -sum_of_products(row, fractions(error[0])) - units
-    for found, row in zip(
-        fractions(paid_units(coefficients, output, F32))[0], fractions(coefficients.abs())[0], strict=True
-    ):
-        assert found <= -sum_of_products(row, own) * Fraction(COEFFICIENT_UNITS * UNIT)
+        assert found >= sum_of_products(row, fractions(error[0])) + units
+    for found, row in zip(fractions(coefficient_error(coefficients, output, F32))[0], rows, strict=True):
+        assert found >= sum_of_products(row, own) * Fraction(COEFFICIENT_UNITS * UNIT)
 
 
 ends = st.one_of(
@@ -115,7 +114,7 @@ def test_offsets_of_lines_are_summed_on_the_safe_side(length):
 
 
 @pytest.mark.parametrize(("terms", "uses"), [(2, 4000), (600, 2), (40, 40)])
-def test_a_linear_layer_pays_for_the_worst_program_and_for_its_own_products(terms, uses):
+def test_a_linear_layer_covers_the_worst_program_and_its_own_products(terms, uses):
     """A program that errs as far as theory allows, against the coefficients that were computed, in exact arithmetic."""
     operation = traced("one linear layer")[0].nodes[-1].operation
     weight, bias = random_numbers(0, uses, terms), random_numbers(1, uses) * UNIT
@@ -128,10 +127,12 @@ def test_a_linear_layer_pays_for_the_worst_program_and_for_its_own_products(term
     output = rules_for(operation).interval(operation, {"weight": weight, "bias": bias}, (inputs_box,), F32)
     step = Step(coefficients, (inputs_box,), output, F32)
     back = rules_for(operation).linear(operation, {"weight": weight, "bias": bias}, step)
+    offset = Offset(coefficients, F32)
+    offset.add_layer(step, back)
     x, rows, offsets = fractions(centre[0]), fractions(weight), fractions(bias)
     gamma = Fraction((terms + 1) * UNIT) / (1 - Fraction((terms + 1) * UNIT))
     worst = Fraction(0)
     for a, row, b in zip(fractions(coefficients)[0][0], rows, offsets, strict=True):
         error = gamma * (sum_of_products([abs(w) for w in row], [abs(v) for v in x]) + abs(b))
         worst += a * (sum_of_products(row, x) + b) - abs(a) * error
-    assert sum_of_products(fractions(back.coefficients[0])[0][0], x) + fractions(back.constant)[0][0] <= worst
+    assert sum_of_products(fractions(back.coefficients[0])[0][0], x) + fractions(offset.value)[0][0] <= worst

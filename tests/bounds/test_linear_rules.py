@@ -18,6 +18,7 @@ from certibayes.bounds import (
     within_range,
 )
 from certibayes.bounds.backward import Step
+from certibayes.bounds.offset import Offset
 from certibayes.networks import direct_sums, trace
 
 from ..strategies import ZOO, fractions, generator, graph_and_params, inputs, points_of, traced
@@ -42,17 +43,20 @@ def _assert_rules_hold(graph, params, x, eps, kind, seed):
             coefficients = _coefficients((len(x), 2, *node.shape), kind, seed)
             step = Step(coefficients, tuple(boxes[name] for name in node.inputs), boxes[node.name], F32)
             rule = rules_for(node.operation).linear
-            backs[node.name] = coefficients, rule(node.operation, node.weights(params), step)
+            back = rule(node.operation, node.weights(params), step)
+            offset = Offset(coefficients, F32)
+            offset.add_layer(step, back)
+            backs[node.name] = coefficients, back, offset.value
     points = points_of(*ball(x, eps), 6, seed)
     for point, order in zip(points, [None, *ORDERS.values(), None, torch.arange], strict=True):
         for name, (values, output) in run_in_order(graph, params, point, order).items():
-            coefficients, back = backs[name]
-            low, room = back.constant.double(), torch.full(back.constant.shape, 1e-30, dtype=torch.float64)
+            coefficients, back, low = backs[name]
+            room = torch.full_like(low, 1e-30)
             for into, value in zip(back.coefficients, values, strict=True):
                 product = (into.double() * value.double()[:, None]).flatten(2)
                 low = low + product.sum(-1)
-                # A rule that does not pay may leave its coefficients four units off.
-                room = room + (2.0**-45 if back.paid else 4 * UNIT) * product.abs().sum(-1)
+                # A rule that says nothing of errors may leave its coefficients four units off.
+                room = room + (4 * UNIT if back.carries_error else 2.0**-45) * product.abs().sum(-1)
             value = (coefficients.double() * output.double()[:, None]).flatten(2).sum(-1)
             assert bool((value >= low - room).all()), f"{name}: {float((low - room - value).max()):.2e} too high"
 
@@ -88,7 +92,7 @@ def test_coefficients_of_overlapping_windows_may_cancel(layer, kind):
         _assert_rules_hold(graph, params, x, 1e-6, kind, seed)
 
 
-def test_layers_that_do_not_pay_are_paid_for_by_those_before_them():
+def test_errors_that_layers_carry_on_are_covered_by_those_before_them():
     """However many there are in a row: each may leave its coefficients four units off."""
     shapes = [nn.Unflatten(1, (2, 3)), nn.Flatten()] * 6
     graph, params = graph_and_params(trace(nn.Sequential(*shapes), torch.zeros(1, 6)))

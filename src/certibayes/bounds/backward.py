@@ -1,31 +1,28 @@
-r"""What a layer's linear rule takes and returns.
+"""What a layer's linear rule takes and returns.
 
-Linear bounds go backwards (CROWN; Zhang et al., 2018). A quantity m of the outputs is bounded from below by a linear
-function of some layer's values z, m >= A z + d, and a layer's rule turns that into a linear function of what the layer
-takes in: exactly for a linear layer, by a linear relaxation for an activation, line by line for the sign of A.
+The backward pass of CROWN (Zhang et al., 2018): a quantity m of the outputs is bounded from below by a linear function
+of some layer's values z, m >= A z + d, and the layer's rule turns that into a linear function of its inputs: exactly
+for a linear layer, by a linear relaxation for an activation, with the lower or upper line by the sign of A.
 
-Rounding. The program that runs computes z = W x + b + δ with |δ| <= e, in any order, e = γ (|W| |x| + |b|); so
-m >= A W x + A b + d - |A| e. The backward computation rounds as well: A W is off by γ |A| |W|, which moves the
-bound by γ |A| (|W| |x|), a term of the same form. Both are paid for by |A| e with a larger γ. Coefficients that
-arrive at a layer may be off by a few units themselves; a share of the layer's own magnitude in e pays for that.
+A rule computes as if arithmetic were exact, and says how far rounding may take that; ``bounds.offset`` says what it
+costs, and subtracts it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from certibayes.bounds.box import Box
-from certibayes.bounds.rounding import Rounding, widened
-from certibayes.bounds.sums import COEFFICIENT_UNITS, dot_magnitudes, sum_error
+from certibayes.bounds.rounding import Rounding
 
 
 @dataclass(frozen=True)
 class Step:
-    """One layer on the way back.
+    """One layer of the backward pass.
 
     Attributes:
         coefficients: A on the layer's output, (B, S, *output_shape), for S quantities of each example.
@@ -46,55 +43,42 @@ class Step:
 
     def magnitude(self, index: int = 0) -> Tensor:
         """Largest magnitude of an input, |c| + r."""
-        box = self.inputs[index]
-        return box.centre.abs() + box.radius
+        return magnitude(self.inputs[index])
 
     def ends(self, index: int = 0) -> tuple[Tensor, Tensor]:
         """Return lower and upper ends of an input, moved outwards by what the subtraction can lose."""
         box = self.inputs[index]
-        radius = widened(box, 4 * self.rounding.unit) if self.rounding.outward else box.radius
+        radius = self.rounding.widened(box, 4 * self.rounding.unit)
         return box.centre - radius, box.centre + radius
 
 
+def magnitude(box: Box) -> Tensor:
+    """Largest magnitude of the values of a box, |c| + r."""
+    return box.centre.abs() + box.radius
+
+
 class Backward(NamedTuple):
-    """Coefficients on each input, (B, S, *input_shape), and what is added to the constant, (B, S).
+    """A linear function of a layer's inputs, and its rounding errors.
+
+    Errors are functions, since they cost time and are asked for in outward rounding alone. A rule that gives none at
+    all, such as that of an activation that is exact in floats, may leave its coefficients up to four units off.
 
     Attributes:
-        coefficients: one for each input.
-        constant: of the bound.
-        paid: whether coefficients that arrived a few units off were paid for; see ``paid``.
+        coefficients: on each input, (B, S, *input_shape).
+        constant: what is added to the offset, (B, S).
+        output_error: how far the float program may take the layer's output, (B, *output_shape), >= 0; with as much
+            again for every sum of the rule that errs by a share of the same magnitudes.
+        bound_error: how far other rounding in the rule may take its bound, (B, S), >= 0.
         owned: whether the coefficients are in memory of their own.
     """
 
     coefficients: tuple[Tensor, ...]
     constant: Tensor
-    paid: bool = True
+    output_error: Callable[[], Tensor] | None = None
+    bound_error: Callable[[], Tensor] | None = None
     owned: bool = False
 
-
-def paid_units(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
-    """Return what ``COEFFICIENT_UNITS`` in coefficients on the values of a box can cost, (B, S)."""
-    share = (box.centre.abs() + box.radius) * (2 * COEFFICIENT_UNITS * rounding.unit)
-    return -dot_magnitudes(coefficients, share)
-
-
-def vanished(box: Box, rounding: Rounding) -> Tensor:
-    """Return what underflow in coefficients on the values of a box can cost, (B, 1).
-
-    A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may vanish
-    below the smallest normal number, or be multiplied once more by a weight of up to 2³⁰ (batch norm). It matters where
-    small weights follow large ones.
-    """
-    centre, radius = box.centre.flatten(1), box.radius.flatten(1)
-    largest = torch.maximum(centre.amax(1, keepdim=True), -centre.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
-    # Twice what is needed pays for rounding.
-    return -largest.double() * (2 * box.centre[0].numel() * rounding.underflow * 2.0**-20)
-
-
-def paid(step: Step, error: Tensor) -> Tensor:
-    """Return what an error of at most ``error`` (B, *output_shape) in the layer's output can cost: -|A| e, (B, S)."""
-    own = step.output.centre.abs().add_(step.output.radius)
-    # The share of the magnitude pays for the coefficients; the factor for rounding of this very sum.
-    factor = 1 + sum_error(own, step.rounding)
-    total = own.mul_(COEFFICIENT_UNITS * step.rounding.unit).add_(error).mul_(factor)
-    return -dot_magnitudes(step.coefficients, total)
+    @property
+    def carries_error(self) -> bool:
+        """Whether coefficients that came in a few units off are passed on so, at no cost yet."""
+        return self.output_error is None and self.bound_error is None

@@ -70,7 +70,7 @@ def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at
         lower, negative = bounder.lower(both.expand(len(box.centre), *both.shape)).split(len(some), 1)
         lows.append(lower)
         highs.append(-negative)
-    low, high = (end.flatten(1) for end in (box.ends() if rounding.outward else (box.lower, box.upper)))
+    low, high = (end.flatten(1) for end in rounding.ends(box))
     return box_between_ends(
         torch.maximum(torch.cat(lows, 1), low).view(box.centre.shape),
         torch.minimum(torch.cat(highs, 1), high).view(box.centre.shape),

@@ -26,7 +26,7 @@ from certibayes.bounds.offset import Offset
 from certibayes.bounds.planes import planed_layers, raise_units
 from certibayes.bounds.registry import LinearRule, rules_for
 from certibayes.bounds.relaxation import PLAIN, Relaxation, Slopes
-from certibayes.bounds.rounding import IDEAL, Rounding, widened
+from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.bounds.sums import dot, joined, portion, portions, sum_error
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Graph, Node, Params
@@ -88,7 +88,10 @@ class LinearBounder:
         return _BackwardPass(self, specification, relaxation).better_bound()
 
     def at_input(self, specification: Tensor, relaxation: Relaxation = PLAIN) -> Tensor:
-        """Return the bound at the input alone, (B, S), in float64, whose gradient does not vanish in the elided one."""
+        """Return the bound at the input alone, (B, S), in float64.
+
+        It is what to ascend: where the elided bound is better, ``lower`` has no gradient in the relaxation.
+        """
         backward = _BackwardPass(self, specification, relaxation)
         backward.propagate_to_input()
         return backward.concretized()
@@ -206,11 +209,11 @@ class _BackwardPass:
         if node.name in self.relaxation.planes:
             step = self._raise(node, step)
         back = _linear_rule(node)(node.operation, node.weights(bounder.params), step)
-        self.offset.add(back.constant)
+        self.offset.add_layer(step, back)
         if node.name in self.relaxation.multipliers:
             back = self._subtract_multipliers(node, back)
         for name, into in zip(node.inputs, back.coefficients, strict=True):
-            self._reach(name, _Pending(into, 0 if back.paid else carried + 1, back.owned and reuses), node)
+            self._reach(name, _Pending(into, carried + 1 if back.carries_error else 0, back.owned and reuses), node)
 
     def _keep(self, name: str) -> None:
         if self.seen is not None:
@@ -266,10 +269,8 @@ def concretize(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Te
         box: (B, ...).
         rounding: of the program that runs; where it is outward, A may be off by some units.
     """
-    radius = box.radius
-    if rounding.outward:
-        # Covers the rounding of both sums, and coefficients that are off by some units.
-        radius = widened(box, sum_error(radius, rounding))
+    # Covers the rounding of both sums, and coefficients that are off by some units.
+    radius = rounding.widened(box, sum_error(box.radius, rounding))
     parts = []
     for part in portions(coefficients):
         some = coefficients[part]
@@ -353,6 +354,5 @@ def output_bounds(
     unit = torch.eye(graph.classes, dtype=last.centre.dtype, device=last.centre.device)
     both = torch.cat([unit, -unit]).view(2 * graph.classes, *graph.output_shape)
     lower, negative = lower_of(both.expand(len(last.centre), *both.shape)).split(graph.classes, 1)
-    ends = last.ends() if rounding.outward else (last.lower.double(), last.upper.double())
-    low, high = (end.flatten(1) for end in ends)
+    low, high = (end.flatten(1) for end in rounding.ends(last))
     return torch.maximum(lower, low), torch.minimum(-negative, high)

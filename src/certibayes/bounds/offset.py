@@ -1,13 +1,30 @@
-"""The offset of linear bounds, where constants are added and the rounding errors of a backward pass subtracted."""
+r"""The offset of a linear bound, and all that rounding costs a backward pass.
+
+The program that runs computes z = W x + b + δ with |δ| <= e, in any order, e = γ (|W| |x| + |b|); so
+
+    m >= A z + d >= A W x + A b + d - |A| e.
+
+The backward pass rounds as well: A W is off by γ |A| |W|, which moves the bound by γ |A| (|W| |x|), a term of the same
+form, so a larger γ in e covers both. Coefficients that come to a layer may be a few units off themselves, which a share
+of the layer's own magnitude in e covers; where no e is subtracted, or coefficients are added and may cancel, their
+error is subtracted by itself. What underflows has no relative error and is subtracted at every layer.
+
+Rules say how large e is, and ``Offset`` alone subtracts; in ideal arithmetic it asks for no error. Three roundings stay
+where they arise. Interval rules widen the radius that they propagate (``bounds.rounding``): an error beside it would
+need a third product of the layer's size. Lines of a relaxation are moved outwards where they are made, because what has
+to hold is the line itself, not a value near it. And planes are computed in float64, where products of floats are exact,
+and add the error of the program to their height.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from certibayes.bounds.backward import paid_units, vanished
+from certibayes.bounds.backward import Backward, Step, magnitude
 from certibayes.bounds.box import Box
 from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.sums import COEFFICIENT_UNITS, dot_magnitudes, sum_error
 
 
 class Offset:
@@ -15,7 +32,7 @@ class Offset:
 
     Attributes:
         value: the sum.
-        size: the sum of magnitudes, which bounds what rounding can do to it.
+        size: in outward rounding the sum of magnitudes, which bounds the rounding of the sum itself.
     """
 
     def __init__(self, like: Tensor, rounding: Rounding):
@@ -25,17 +42,27 @@ class Offset:
     def add(self, term: Tensor) -> None:
         """Add a constant (B, S)."""
         self.value = self.value + term.double()
-        self.size = self.size + term.double().abs()
+        if self.rounding.outward:
+            self.size = self.size + term.double().abs()
+
+    def add_layer(self, step: Step, back: Backward) -> None:
+        """Add the constant of a layer's rule, less its rounding errors."""
+        constant = back.constant
+        if self.rounding.outward and back.output_error is not None:
+            constant = constant - error_through(step.coefficients, step.output, back.output_error(), self.rounding)
+        if self.rounding.outward and back.bound_error is not None:
+            constant = constant - back.bound_error()
+        self.add(constant)
 
     def cover_coefficients(self, coefficients: Tensor, box: Box) -> None:
         """Subtract what the rounding errors of coefficients on the values of a box can cost."""
         if self.rounding.outward:
-            self.add(paid_units(coefficients, box, self.rounding))
+            self.add(-coefficient_error(coefficients, box, self.rounding))
 
     def cover_underflow(self, box: Box) -> None:
         """Subtract what underflow in coefficients on the values of a box can cost."""
         if self.rounding.outward:
-            self.add(vanished(box, self.rounding))
+            self.add(-underflow_error(box, self.rounding))
 
     def total(self, last: Tensor) -> Tensor:
         """Return the sum with a last term, rounded down."""
@@ -49,4 +76,37 @@ class Offset:
         """Return the sum as the offset of a linear function of the values of a box, whose coefficients may be off."""
         if not self.rounding.outward:
             return self.value
-        return self.total(paid_units(coefficients, box, self.rounding).double())
+        return self.total(-coefficient_error(coefficients, box, self.rounding).double())
+
+
+def coefficient_error(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
+    """Return what ``COEFFICIENT_UNITS`` in coefficients on the values of a box can cost, (B, S)."""
+    return dot_magnitudes(coefficients, magnitude(box) * (2 * COEFFICIENT_UNITS * rounding.unit))
+
+
+def underflow_error(box: Box, rounding: Rounding) -> Tensor:
+    """Return what underflow in coefficients on the values of a box can cost, (B, 1), in float64.
+
+    A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may vanish
+    below the smallest normal number, or be multiplied once more by a weight of up to 2³⁰ (batch norm). It matters where
+    small weights follow large ones.
+    """
+    centre, radius = box.centre.flatten(1), box.radius.flatten(1)
+    largest = torch.maximum(centre.amax(1, keepdim=True), -centre.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
+    # Twice what is needed covers the rounding of this line.
+    return largest.double() * (2 * box.centre[0].numel() * rounding.underflow * 2.0**-20)
+
+
+def error_through(coefficients: Tensor, output: Box, error: Tensor, rounding: Rounding) -> Tensor:
+    """Return what an error of at most e in a layer's output can cost, |A| e, (B, S).
+
+    Args:
+        coefficients: A on the output, (B, S, *output_shape), which may be off by ``COEFFICIENT_UNITS``.
+        output: box that holds it.
+        error: e, (B, *output_shape).
+        rounding: of the program that runs.
+    """
+    own = output.centre.abs().add_(output.radius)
+    # The share of the magnitude covers the coefficients; the factor covers the rounding of this very sum.
+    factor = 1 + sum_error(own, rounding)
+    return dot_magnitudes(coefficients, own.mul_(COEFFICIENT_UNITS * rounding.unit).add_(error).mul_(factor))

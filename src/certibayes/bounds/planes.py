@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.backward import paid_units
 from certibayes.bounds.box import Box
+from certibayes.bounds.offset import coefficient_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import Graph, Node
 from certibayes.networks.operations import Linear, ReLU, Weights
@@ -107,7 +107,7 @@ def raise_units(
     weight, bias = weights["weight"], weights.get("bias")
     centre, radius, shares = inputs.centre, inputs.radius, planes.shares
     if rounding.outward:
-        # Products of two floats are exact in float64, and its sums are off by far less than is paid for below.
+        # Products of two floats are exact in float64, and its sums are off by far less than is added below.
         weight, bias = weight.double(), None if bias is None else bias.double()
         centre, radius, shares = centre.double(), radius.double(), shares.double()
 
@@ -122,7 +122,7 @@ def raise_units(
     constant = (taken.double() * (above + lost)).sum(-1)
     # Coefficients that arrived a few units off multiply what the units really are.
     own = torch.zeros_like(rest).scatter_add(-1, planes.units, taken)
-    return Raised(rest, through.to(rest.dtype), constant + paid_units(own, output, rounding).double())
+    return Raised(rest, through.to(rest.dtype), constant - coefficient_error(own, output, rounding).double())
 
 
 def plane_values(planes: Planes, weights: Weights, inputs: Box, x: Tensor) -> Tensor:

@@ -80,7 +80,19 @@ class Rounding:
 
     def spread(self, box: Box, terms: int) -> Tensor:
         """Return ρ = r + g (|c| + r), or r itself in ideal arithmetic."""
-        return widened(box, self.widening(terms)) if self.outward else box.radius
+        return self.widened(box, self.widening(terms))
+
+    def widened(self, box: Box, share: float) -> Tensor:
+        """Return r + share (|c| + r), or r itself in ideal arithmetic.
+
+        Outward bounds are never differentiated, so the passes over memory run in place: fresh memory would cost more
+        than the arithmetic.
+        """
+        return box.centre.abs().add_(box.radius).mul_(share).add_(box.radius) if self.outward else box.radius
+
+    def ends(self, box: Box) -> tuple[Tensor, Tensor]:
+        """Return the ends of a box in float64: exact in outward rounding, else as the network's precision has them."""
+        return box.ends() if self.outward else (box.lower.double(), box.upper.double())
 
     def box_between(self, lower: Tensor, upper: Tensor, ulps: float = 0.0) -> Box:
         """Enclose [lower, upper], whose ends carry a relative error of ``ulps`` units, in centre and radius.
@@ -94,15 +106,6 @@ class Rounding:
         # subtraction and for this sum.
         largest = torch.maximum(lower.abs(), upper.abs()).mul_((ulps + 8.0) * self.unit)
         return Box(centre, largest.add_(upper.sub_(centre)).add_(self.underflow))
-
-
-def widened(box: Box, share: float) -> Tensor:
-    """Return r + share (|c| + r).
-
-    Outward bounds are never differentiated, so the passes over memory run in place: fresh memory would cost more than
-    the arithmetic.
-    """
-    return box.centre.abs().add_(box.radius).mul_(share).add_(box.radius)
 
 
 IDEAL = Rounding()

@@ -60,7 +60,12 @@ def dot_magnitudes(coefficients: Tensor, values: Tensor) -> Tensor:
 
 
 def sum_error(values: Tensor, rounding: Rounding) -> float:
-    """Relative error of ``dot`` with ``values`` (B, ...), with some units to spare for coefficients that are off."""
+    """Relative error of ``dot`` with ``values`` (B, ...), with some units to spare for coefficients that are off.
+
+    In ideal arithmetic it is 0.
+    """
+    if not rounding.outward:
+        return 0.0
     terms = values[0].numel()
     error = rounding.gamma(terms + 8) if terms <= LONG else rounding.gamma(PIECE + 8) + terms * 2.0**-52
     return 2 * error + COEFFICIENT_UNITS * rounding.unit

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.backward import Backward, Step, paid
+from certibayes.bounds.backward import Backward, Step, magnitude
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
 from certibayes.bounds.rounding import Rounding
@@ -60,8 +60,8 @@ def between(lines: Lines, step: Step, overwrite: bool = False) -> Backward:
 
     With ``overwrite``, the coefficients of the step are lost.
     """
-    # All terms have one sign, or the offset's own magnitude pays for rounding of the sum.
-    share = sum_error(lines.upper_offset, step.rounding) if step.rounding.outward else 0.0
+    # All terms have one sign, or the offset's own magnitude covers the rounding of the sum.
+    share = sum_error(lines.upper_offset, step.rounding)
     ceiling = lines.upper_offset + lines.upper_offset.abs() * share
     floor = None if lines.lower_offset is None else lines.lower_offset - lines.lower_offset.abs() * share
     lower = lines.lower_slope if lines.lower_slope.dim() == step.coefficients.dim() else lines.lower_slope[:, None]
@@ -78,7 +78,7 @@ def between(lines: Lines, step: Step, overwrite: bool = False) -> Backward:
         else:
             into.append(negative * portion(upper, part) + positive * portion(lower, part))
     coefficients = step.coefficients if overwrite else joined(into)
-    return Backward((coefficients,), joined(constants), paid=False, owned=overwrite)
+    return Backward((coefficients,), joined(constants), owned=overwrite)
 
 
 def kinked(slope_below: float, step: Step) -> Lines:
@@ -126,13 +126,14 @@ def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) 
             step.slope,
         )
         back = between(kinked(1.0 / operation.slope, mirrored), mirrored)
-        back = Backward((-back.coefficients[0],), back.constant)
-    if not step.rounding.outward:
-        return back
-    own = step.output.centre.abs() + step.output.radius
-    # The slope itself may be subnormal in the program, and so may the product.
-    vanishing = step.magnitude() * (step.rounding.weight_underflow * step.rounding.unit) + step.rounding.underflow
-    return Backward(back.coefficients, back.constant + paid(step, own * (8 * step.rounding.unit) + vanishing))
+        back = back._replace(coefficients=(-back.coefficients[0],))
+
+    def error() -> Tensor:
+        # The slope itself may be subnormal in the program, and so may the product.
+        underflow = step.magnitude() * (step.rounding.weight_underflow * step.rounding.unit) + step.rounding.underflow
+        return magnitude(step.output) * (8 * step.rounding.unit) + underflow
+
+    return back._replace(output_error=error)
 
 
 def sigmoidal(derivative: Any) -> LinearRule:
@@ -151,11 +152,9 @@ def sigmoidal(derivative: Any) -> LinearRule:
         # What the library functions, the products and the sums below can lose.
         slack = 4 * LIBRARY_ULPS * unit * (1 + slope * (low.abs() + high.abs()))
         lines = Lines(slope, bottom - slope * low - slack, slope, top - slope * high + slack)
-        back = between(lines, step)
-        if not step.rounding.outward:
-            return back
-        own = torch.ones_like(low) * (2 * LIBRARY_ULPS * step.rounding.unit)
-        return Backward(back.coefficients, back.constant + paid(step, own))
+        return between(lines, step)._replace(
+            output_error=lambda: torch.ones_like(low) * (2 * LIBRARY_ULPS * step.rounding.unit)
+        )
 
     return backward
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds.backward import Backward, Step, paid
+from certibayes.bounds.backward import Backward, Step
 from certibayes.bounds.box import Box
 from certibayes.bounds.cut import cut_affine
 from certibayes.bounds.registry import register
@@ -61,26 +61,26 @@ def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Round
 
 
 def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Backward:
-    """Coefficients A on W x + b are A W on x; see ``bounds.backward`` for what rounding costs."""
+    """Coefficients A on W x + b are A W on x; see ``bounds.offset`` for what rounding costs."""
     weight, bias = weights["weight"], weights.get("bias")
-    constant = _bias_part(step, bias, -1)
-    if step.rounding.outward:
-        sizes = step.rounding.magnitude(weight)
-        magnitude = functional.linear(step.magnitude(), sizes, None if bias is None else bias.abs())
-        constant = constant + paid(step, _error(magnitude, weight.shape[1], weight.shape[0], step))
-    return Backward((step.coefficients @ weight,), constant, owned=True)
+
+    def error() -> Tensor:
+        magnitudes = step.rounding.magnitude(weight), None if bias is None else bias.abs()
+        return _error(functional.linear(step.magnitude(), *magnitudes), weight.shape[1], weight.shape[0], step)
+
+    return Backward((step.coefficients @ weight,), _bias_part(step, bias, -1), error, owned=True)
 
 
 def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Backward:
     """Coefficients on a convolution become their transposed convolution."""
     weight, bias = weights["weight"], weights.get("bias")
-    constant = _bias_part(step, bias, 2)
-    if step.rounding.outward:
-        sizes = step.rounding.magnitude(weight)
-        magnitude = operation.convolve(step.magnitude(), sizes, None if bias is None else bias.abs())
+
+    def error() -> Tensor:
+        magnitudes = step.rounding.magnitude(weight), None if bias is None else bias.abs()
         # An input enters every output channel of its group, at every place of the kernel.
         uses = weight[:, 0].numel() // operation.groups
-        constant = constant + paid(step, _error(magnitude, weight[0].numel(), uses, step))
+        return _error(operation.convolve(step.magnitude(), *magnitudes), weight[0].numel(), uses, step)
+
     size = step.inputs[0].centre.shape[2:]
     out = step.coefficients.shape[3:]
     # What the strides left over at the far side.
@@ -95,13 +95,14 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
     into = functional.conv_transpose2d(
         flat, weight, None, operation.stride, operation.padding, rest, operation.groups, operation.dilation
     )
-    return Backward((into.unflatten(0, step.coefficients.shape[:2]),), constant, owned=True)
+    into = into.unflatten(0, step.coefficients.shape[:2])
+    return Backward((into,), _bias_part(step, bias, 2), error, owned=True)
 
 
 def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:
     """A b, (B, S); over the places of an image or a sequence in float64, since these sums are long.
 
-    ``_error`` pays for the rounding of these sums.
+    ``_error`` covers the rounding of these sums.
     """
     if bias is None:
         return step.coefficients.new_zeros(step.coefficients.shape[:2])

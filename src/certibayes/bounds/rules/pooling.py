@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds.backward import Backward, Step
+from certibayes.bounds.backward import Backward, Step, magnitude
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
@@ -76,19 +76,17 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
         folded = functional.fold(flat, (reach[0], reach[1]), kernel, dilation, stride=stride)
         folded = folded.unflatten(0, step.coefficients.shape[:2])
     into = functional.pad(folded, _to_size(low.shape[-2:], reach, before))
-    top = step.output.centre + step.output.radius
-    if step.rounding.outward:
-        size = step.output.centre.abs() + step.output.radius
-        top = top + size * (sum_error(size, step.rounding) + 4 * step.rounding.unit)
-    constant = dot(rest, top)
+    share = sum_error(step.output.centre, step.rounding) + 4 * step.rounding.unit
+    top = step.output.centre + step.output.radius + magnitude(step.output) * share
+
+    def cancelled() -> Tensor:
+        # An input that several windows choose gets the sum of their coefficients, which may cancel.
+        size = torch.where(chosen, windows(step.magnitude()), 0.0).sum(2)
+        units = 2 * step.rounding.gamma(math.prod(kernel) + 8) + 2 * COEFFICIENT_UNITS * step.rounding.unit
+        return dot_magnitudes(step.coefficients.flatten(3), size * units) * (1 + sum_error(size, step.rounding))
+
     apart = all(stride[i] > dilation[i] * (kernel[i] - 1) for i in range(2))
-    if apart or not step.rounding.outward:
-        return Backward((into,), constant, paid=False)
-    # An input that several windows choose gets the sum of their coefficients, which may cancel.
-    size = torch.where(chosen, windows(step.magnitude()), 0.0).sum(2)
-    units = 2 * step.rounding.gamma(math.prod(kernel) + 8) + 2 * COEFFICIENT_UNITS * step.rounding.unit
-    cost = dot_magnitudes(step.coefficients.flatten(3), size * units) * (1 + sum_error(size, step.rounding))
-    return Backward((into,), constant - cost)
+    return Backward((into,), dot(rest, top), bound_error=None if apart else cancelled)
 
 
 def _to_size(size: torch.Size, reach: list[int], before: tuple[int, int]) -> tuple[int, int, int, int]:

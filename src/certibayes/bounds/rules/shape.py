@@ -22,7 +22,7 @@ def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Ba
     """Give coefficients the shape of the input."""
     batch = step.coefficients.shape[:2]
     into = step.coefficients.reshape(*batch, *step.inputs[0].centre.shape[1:])
-    return Backward((into,), step.coefficients.new_zeros(batch), paid=False, owned=step.owned)
+    return Backward((into,), step.coefficients.new_zeros(batch), owned=step.owned)
 
 
 register(

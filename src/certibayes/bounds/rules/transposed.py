@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from certibayes.bounds.backward import Backward, Step, paid
+from certibayes.bounds.backward import Backward, Step, magnitude
 from certibayes.bounds.box import Box
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.sums import dot, dot_magnitudes, sum_error
@@ -20,20 +21,20 @@ def transposed(operation: Any, weights: Weights, step: Step) -> Backward:
     pull: Any = torch.func.vjp(lambda *x: operation.evaluate(weights, *x), *zeros)[1]
     offset = operation.evaluate(weights, *(zero[:1] for zero in zeros))
     into = tuple(c.unflatten(0, step.coefficients.shape[:2]) for c in pull(flat))
-    constant = dot(step.coefficients, offset)
-    if step.rounding.outward:
-        constant = constant + paid(step, _error(operation, weights, step))
-        # The sum above is as long as the layer is large.
-        constant = constant - dot_magnitudes(step.coefficients, offset.abs()) * sum_error(offset, step.rounding)
-    return Backward(into, constant)
+
+    def sum_of_offset() -> Tensor:
+        # As long as the layer is large.
+        return dot_magnitudes(step.coefficients, offset.abs()) * sum_error(offset, step.rounding)
+
+    return Backward(into, dot(step.coefficients, offset), lambda: _error(operation, weights, step), sum_of_offset)
 
 
-def _error(operation: Any, weights: Weights, step: Step) -> torch.Tensor:
+def _error(operation: Any, weights: Weights, step: Step) -> Tensor:
     """What rounding can do to the layer: how far its interval rule widens a point of the largest magnitude there is."""
     points = tuple(Box(step.magnitude(i), torch.zeros_like(box.radius)) for i, box in enumerate(step.inputs))
     error = rules_for(operation).interval(operation, weights, points, step.rounding).radius
     # Where an input is spread over a larger output, going back sums over its copies.
     copies = step.output.centre[0].numel() // max(1, min(box.centre[0].numel() for box in step.inputs))
     if copies > 1:
-        error = error + (step.output.centre.abs() + step.output.radius) * step.rounding.gamma(copies + 8)
+        error = error + magnitude(step.output) * step.rounding.gamma(copies + 8)
     return error
