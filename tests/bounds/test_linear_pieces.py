@@ -20,6 +20,7 @@ from certibayes.bounds.offset import Offset, coefficient_error, error_through
 from certibayes.bounds.rules.activation import Lines, between, kinked
 from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE
 from certibayes.networks import trace
+from certibayes.networks.operations import LeakyReLU
 
 from ..strategies import fractions, law, traced
 from .rounding_cases import F32, LENGTHS, UNIT, random_numbers, sum_of_products
@@ -89,6 +90,29 @@ def test_lines_around_a_kink_hold_exactly(one, other, slope, choice):
         # Not far above the chord either.
         chord = (right - below * left) / (right - left)
         assert offset <= (chord - below) * -left + (right - left) * Fraction(32 * UNIT) + Fraction(2.0**-140)
+
+
+@law(100)
+@given(centre=ends, radius=ends)
+def test_ends_of_inputs_are_never_inside_the_box(centre, radius):
+    box = Box(torch.tensor([[centre]]), torch.tensor([[abs(radius)]]))
+    low, high = (Fraction(float(end)) for end in Step(torch.ones(1, 1, 1), (box,), box, F32).ends())
+    exact, reach = Fraction(float(box.centre)), Fraction(float(box.radius))
+    # What is subnormal is left to the allowance for underflow.
+    assert low <= exact - reach + Fraction(2) ** -126
+    assert high >= exact + reach - Fraction(2) ** -126
+
+
+@pytest.mark.parametrize("slope", [0.01, 2.0])
+def test_a_leaky_relu_covers_values_that_a_program_takes_for_zero(slope):
+    z, coefficients = torch.full((1, 1), -(2.0**-127)), torch.full((1, 1, 1), -(2.0**60))
+    box, operation = Box(z, torch.zeros_like(z)), LeakyReLU(slope)
+    output = rules_for(operation).interval(operation, {}, (box,), F32)
+    step, offset = Step(coefficients, (box,), output, F32), Offset(coefficients, F32)
+    back = rules_for(operation).linear(operation, {}, step)
+    offset.add_layer(step, back)
+    (into,) = back.coefficients
+    assert Fraction(float(into)) * Fraction(float(z)) + Fraction(float(offset.value)) <= 0
 
 
 @pytest.mark.parametrize("length", [40, LONG, LONG + 1])
