@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from certibayes.bounds import Box, rules_for
 from certibayes.bounds.backward import Step
@@ -18,6 +19,8 @@ from certibayes.bounds.linear import concretize
 from certibayes.bounds.offset import Offset, coefficient_error, error_through
 from certibayes.bounds.rules.activation import Lines, between, kinked
 from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE
+from certibayes.networks import trace
+from certibayes.networks.operations import LeakyReLU
 
 from ..strategies import fractions, law, traced
 from .rounding_cases import F32, LENGTHS, UNIT, random_numbers, sum_of_products
@@ -89,6 +92,29 @@ def test_lines_around_a_kink_hold_exactly(one, other, slope, choice):
         assert offset <= (chord - below) * -left + (right - left) * Fraction(32 * UNIT) + Fraction(2.0**-140)
 
 
+@law(100)
+@given(centre=ends, radius=ends)
+def test_ends_of_inputs_are_never_inside_the_box(centre, radius):
+    box = Box(torch.tensor([[centre]]), torch.tensor([[abs(radius)]]))
+    low, high = (Fraction(float(end)) for end in Step(torch.ones(1, 1, 1), (box,), box, F32).ends())
+    exact, reach = Fraction(float(box.centre)), Fraction(float(box.radius))
+    # What is subnormal is left to the allowance for underflow.
+    assert low <= exact - reach + Fraction(2) ** -126
+    assert high >= exact + reach - Fraction(2) ** -126
+
+
+@pytest.mark.parametrize("slope", [0.01, 2.0])
+def test_a_leaky_relu_covers_values_that_a_program_takes_for_zero(slope):
+    z, coefficients = torch.full((1, 1), -(2.0**-127)), torch.full((1, 1, 1), -(2.0**60))
+    box, operation = Box(z, torch.zeros_like(z)), LeakyReLU(slope)
+    output = rules_for(operation).interval(operation, {}, (box,), F32)
+    step, offset = Step(coefficients, (box,), output, F32), Offset(coefficients, F32)
+    back = rules_for(operation).linear(operation, {}, step)
+    offset.add_layer(step, back)
+    (into,) = back.coefficients
+    assert Fraction(float(into)) * Fraction(float(z)) + Fraction(float(offset.value)) <= 0
+
+
 @pytest.mark.parametrize("length", [40, LONG, LONG + 1])
 def test_offsets_of_lines_are_summed_on_the_safe_side(length):
     coefficients = random_numbers(0, 1, 2, length, spread=10)
@@ -111,6 +137,32 @@ def test_offsets_of_lines_are_summed_on_the_safe_side(length):
             Fraction(0),
         )
         assert found >= exact - size * Fraction((4 * length + 80) * UNIT)
+
+
+class _Shifted(nn.Module):
+    def __init__(self, offset):
+        super().__init__()
+        self.offset = nn.Parameter(offset)
+
+    def forward(self, x):
+        return x + self.offset
+
+
+@pytest.mark.parametrize("length", [LONG, LONG + 1])
+def test_constants_that_are_added_are_summed_on_the_safe_side(length):
+    """In the worst order: the sum over a layer is longer than anything that its own program adds up."""
+    network = trace(_Shifted(random_numbers(0, length, spread=10)), torch.zeros(1, length))
+    (node,), coefficients = network.graph.nodes, random_numbers(1, 1, 2, length, spread=10)
+    box = Box(torch.zeros(1, length), torch.zeros(1, length))
+    weights = node.weights(network.params)
+    output = rules_for(node.operation).interval(node.operation, weights, (box,), F32)
+    step, offset = Step(coefficients, (box,), output, F32), Offset(coefficients, F32)
+    offset.add_layer(step, rules_for(node.operation).linear(node.operation, weights, step))
+    added = fractions(network.params["offset"])
+    for found, row in zip(fractions(offset.value)[0], fractions(coefficients)[0], strict=True):
+        size = sum_of_products([abs(a) for a in row], [abs(d) for d in added])
+        terms = length if length <= LONG else PIECE
+        assert found <= sum_of_products(row, added) - size * Fraction((terms + 60) * UNIT)
 
 
 @pytest.mark.parametrize(("terms", "uses"), [(2, 4000), (600, 2), (40, 40)])

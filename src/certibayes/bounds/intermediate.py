@@ -1,9 +1,9 @@
-"""CROWN's own bounds on what activations take in, instead of intervals (Zhang et al., 2018).
+"""Intermediate bounds by CROWN instead of intervals (Zhang et al., 2018).
 
-Intervals forget how the units of a layer depend on each other, and deep networks pay for it in every layer. Here what
-each activation takes in is bounded by going back to the input as for an output, one layer after the other, with the
-boxes that are known by then. The result is the better of both, unit by unit. The cost grows with the square of the
-depth and with the width of every layer, where interval bounds cost two products a layer.
+Intervals forget how the units of a layer depend on each other, which makes them wider with every layer. Here the inputs
+of each activation are bounded by a backward pass as an output is, one layer after the other, with the boxes that are
+known by then. The result is the better of both, unit by unit. The cost grows with the square of the depth and with the
+width of every layer, where interval bounds cost two products per layer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AT_ONCE = 64
 def crown_boxes(
     graph: Graph, params: Params, boxes: Boxes, rounding: Rounding = IDEAL, at_once: int = AT_ONCE
 ) -> Boxes:
-    """Return boxes of every node, with CROWN bounds on what activations take in.
+    """Return boxes of every node, with CROWN bounds on the inputs of activations.
 
     Args:
         graph: the network.
@@ -60,7 +60,7 @@ def _first_layers(graph: Graph) -> set[str]:
 
 
 def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at_once: int) -> Box:
-    """Bound every output of a graph by going back to its input, and intersect with the box that is known."""
+    """Bound every output of a graph by a backward pass, and intersect with the box that is known."""
     box = boxes[graph.nodes[-1].name]
     units = box.centre[0].numel()
     identity = torch.eye(units, dtype=box.centre.dtype, device=box.centre.device)

@@ -41,7 +41,7 @@ def start_relaxation(
         bounder: of the network.
         specification: coefficients on the outputs, (B, S, *output_shape).
         hull: whether to have planes at all.
-        signs: by ReLU node: 1 or -1 where the sign of what it takes in is known, else 0; (B, S, *shape).
+        signs: of the inputs of ReLU nodes, by node: 1 or -1 where the sign is fixed, else 0; (B, S, *shape).
     """
     graph = bounder.graph
     kinked = [node for node in graph.nodes if isinstance(node.operation, (ReLU, LeakyReLU))]

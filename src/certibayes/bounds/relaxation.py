@@ -24,12 +24,13 @@ class Relaxation:
     """The choices of a linear relaxation, by node, for S quantities of each of B examples.
 
     Attributes:
-        slopes: lower slopes of unstable activations, in [0, 1], (B, S, *shape); a node without is given 0. ``"zero"``
-            gives 0 to all, ``"adaptive"`` CROWN's choice of 1 where an interval is more positive than negative.
+        slopes: lower slopes of unstable activations, in [0, 1], (B, S, *shape), and 0 for nodes that are
+            left out. ``"zero"`` is 0 for all, ``"adaptive"`` CROWN's choice of 1 where an interval is more positive
+            than negative.
         planes: multi-neuron cuts above ReLU units.
         multipliers: β >= 0 of signs that are fixed, (B, S, *shape).
-        signs: of what an activation takes in: 1 or -1 where it is fixed, else 0; (B, S, *shape). The backward pass
-            subtracts ``multipliers[name] * signs[name]`` from the coefficients on it.
+        signs: of the inputs of activations: 1 or -1 where they are fixed, else 0; (B, S, *shape). The backward pass
+            subtracts ``multipliers[name] * signs[name]`` from the coefficients on them.
     """
 
     slopes: Slopes = "zero"

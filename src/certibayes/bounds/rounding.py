@@ -7,8 +7,8 @@ the box, and its radius. All three are covered by one widening of the radius tha
 
     ρ = r + g (|c| + r),     radius' = |W| ρ + g |b|,     g = 4 γₙ₊₈,
 
-since every activation satisfies |x| <= |c| + r: 2γ pays for the network and the centre, and the rest for ρ and
-the radius themselves, which lose a relative γₙ₊₈ at most. No third product is needed.
+since every activation satisfies |x| <= |c| + r: 2γ covers the network and the centre, and the rest covers ρ
+and the radius themselves, which lose a relative γₙ₊₈ at most. No third product is needed.
 
 Underflow adds absolute errors that no relative term covers, also where subnormal numbers are flushed to 0. Any number
 that is computed or read may be off by the smallest normal number t. A product w x is then off by t (1 + |w| + |x|):
@@ -102,8 +102,8 @@ class Rounding:
         centre = (lower + upper) / 2 if not self.outward else torch.lerp(lower, upper, 0.5)
         if not self.outward:
             return Box(centre, (upper - lower) / 2)
-        # The centre may be off by 2 units, which moves both distances; 8 units pay for that, for the
-        # subtraction and for this sum.
+        # The centre may be off by 2 units, which moves both distances; 8 units cover that, the
+        # subtraction and this sum.
         largest = torch.maximum(lower.abs(), upper.abs()).mul_((ulps + 8.0) * self.unit)
         return Box(centre, largest.add_(upper.sub_(centre)).add_(self.underflow))
 
