@@ -60,6 +60,16 @@ IntermediatesOption = Annotated[
         "tighter in deep networks, at far higher cost; needs --bounds other than ibp.",
     ),
 ]
+HARDER = {
+    "theorem1": "--method auto",
+    "pairwise": "--method auto",
+    "auto": "--method best",
+    "elided": "--method best",
+    "joint": "--method best",
+    "best": "--budget SECONDS",
+}
+"""What to try on points that a method leaves open."""
+
 RoundingOption = Annotated[
     str, typer.Option("--rounding", help="outward: proved for the float program. ideal: for exact arithmetic only.")
 ]
@@ -206,6 +216,7 @@ def _print(result: Certificate, record: dict[str, Any]) -> None:
         f"disagreement {record['disagreement']:.4f}",
         highlight=False,
     )
-    if result.hint:
-        console.print(result.hint, highlight=False)
+    if (count := int(result.open.sum())) > 0:
+        harder = "a larger --budget" if result.spent is not None else HARDER[result.method]
+        console.print(f"{count} points stay open; to try harder: {harder}", highlight=False)
     console.print(f"\n{result.statement}", highlight=False)
