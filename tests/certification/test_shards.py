@@ -204,6 +204,12 @@ class TestBudget:
         assert shares == pytest.approx([5.0, 21 * 5 / 18, 19 * 5 / 13, 17 * 5 / 8, 15.0])
         assert found.spent == 10.0
 
+    def test_what_would_try_harder_is_said_of_the_whole_budget(self, case, tmp_path):
+        """Not of the shares, which differ."""
+        method = cb.Best("crown", budget=0.5)
+        found = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=method)
+        assert found.harder == method.harder and "more than 0.5 seconds" in found.harder
+
     def test_a_budget_that_is_used_up_leaves_three_answers(self, case, tmp_path):
         found = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING.with_seconds(1e-6))
         assert len(found.attacked) == len(found.counterexamples) == 23

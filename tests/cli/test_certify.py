@@ -72,6 +72,7 @@ def test_a_stopped_command_goes_on(run, tmp_path, monkeypatch):
 def test_ctrl_c_keeps_finished_shards(run, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "certibayes", "certify", str(run), "--samples", "35", "--shard", "2"]
+    command += ["--method", "theorem1"]
     process = subprocess.Popen(
         [*command, "--out", str(out)],
         stderr=subprocess.PIPE,
@@ -129,6 +130,19 @@ def test_parquet_is_written_by_pyarrow_or_pandas(tmp_path, monkeypatch):
         monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name, present=present: name == present)
         tables.write_table(tmp_path / "t.parquet", {"a": range(2)}, "parquet")
         assert (tmp_path / "t.parquet").read_bytes() == content
+
+
+def test_where_points_stay_open_it_is_said_what_would_try_harder(run):
+    shown = [
+        invoke("certify", run, "--eps", eps, "--samples", 2, "--limit", 10, "--method", "theorem1").stdout
+        for eps in (0.2, 0.0)
+    ]
+    assert "stay open. To try harder" in shown[0] and "auto" in shown[0] and "(theorem1, ibp bounds)" in shown[0]
+    assert "To try harder" not in shown[1]
+
+
+def test_rules_are_methods_now(run):
+    assert invoke("certify", run, "--rule", "theorem1").exit_code == 2
 
 
 def test_the_old_way_to_check_names_the_new_one(run, tmp_path):
@@ -206,5 +220,5 @@ class TestIntermediates:
     @pytest.mark.parametrize(("value", "words"), [("magic", "must be one of ibp, crown"), ("crown", "linear bounds")])
     @pytest.mark.parametrize("command", ["certify", "radius"])
     def test_wrong_ones_are_told_in_a_sentence(self, run, command, value, words):
-        result = invoke(command, run, "--limit", 5, "--intermediates", value)
+        result = invoke(command, run, "--limit", 5, "--method", "theorem1", "--intermediates", value)
         assert result.exit_code == 1 and words in result.stderr and "Traceback" not in result.output

@@ -16,7 +16,7 @@ CERTIFIED, REFUSED, BROKEN = 0, 3, 1
 @pytest.fixture(scope="module")
 def stored(certifiable_run, tmp_path_factory):
     out = tmp_path_factory.mktemp("stored") / "out"
-    assert certified(certifiable_run, out).exit_code == 0
+    assert certified(certifiable_run, out, "--method", "theorem1").exit_code == 0
     return out
 
 

@@ -310,6 +310,26 @@ def test_other_methods_and_radii_are_passed_on():
     torch.testing.assert_close(crown.upper, ibp.upper, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("method", ["theorem1", "pairwise", "auto"])
+def test_a_draw_whose_bounds_overflow_counts_against_its_point_alone(method):
+    """Its probabilities may be anything there, and it is not robust."""
+    net = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(5)], nn.Linear(1, 2))
+    factors = [2.0**24] * 4 + [2.0**-48, 2.0**-48]
+    mean = {name: torch.zeros_like(p) for name, p in net.named_parameters()}
+    for index, factor in enumerate(factors):
+        mean[f"{index}.weight"][0] = factor
+    mean["5.bias"] = torch.tensor([0.0, 0.05])
+    posterior = cb.DiagonalGaussian(net, mean, {name: torch.zeros_like(p) for name, p in mean.items()})
+    x, y, settings = torch.tensor([[0.5], [20.0]]), torch.zeros(2, dtype=torch.int64), {"eps": 0.1, "samples": 12}
+    robust = robust_probability(posterior, x, y, method=method, **settings)
+    assert robust.certified.tolist() == [12, 0] and float(robust.upper[1]) < 1.0 == float(robust.upper[0])
+    found = posterior_predictive_bounds(posterior, x, y, method=method, **settings)
+    assert bool((found.lower[1] == 0).all() and (found.upper[1] == 1).all()) and bool((found.margins[1] <= 0)[1])
+    alone = posterior_predictive_bounds(posterior, x[:1], y[:1], method=method, **settings)
+    assert torch.equal(found.lower[:1], alone.lower) and torch.equal(found.upper[:1], alone.upper)
+    json.dumps(found.to_json(), allow_nan=False)
+
+
 def test_progress_and_batches():
     seen = []
     settings = {"eps": EPS, "domain": DOMAIN, "samples": 3}

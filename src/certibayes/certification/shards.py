@@ -98,8 +98,8 @@ def certify_in_shards(  # noqa: PLR0913 - public
             shared = _with_share(chosen, parts, (end - start) / (len(x) - start))
             own = take_domain(domain, slice(start, end))
             found = certify(predictor, x[start:end], labels, domain=own, method=shared, progress=moved, **settings)
-            # That of all points, as the certificates of all shards will be one.
-            found = replace(found, domain=domain)
+            # Those of all points, as the certificates of all shards will be one.
+            found = replace(found, domain=domain, harder=chosen.harder)
             # Only now: settings that cannot be used must not claim the directory.
             write_atomically(directory / DESCRIPTION, (json.dumps(about, indent=2) + "\n").encode())
             _write(file, found, about, index)
