@@ -23,6 +23,6 @@ def test_an_algorithm_works_as_it_comes(algorithm, tmp_path):
     """The network alone is smaller than by default, for time."""
     train = ("train", "--dataset", "digits", "--algorithm", algorithm, "--likelihood", "ibp", "--eps", 0.1)
     command(*train, "--hidden", 64, "--out", tmp_path)
-    found = command("certify", tmp_path, "--eps", 0.1, "--rule", "theorem1", "--bounds", "ibp")
+    found = command("certify", tmp_path, "--eps", 0.1, "--method", "theorem1", "--bounds", "ibp")
     assert found["accuracy"] >= 0.85
     assert found["certified"] >= 0.1
