@@ -8,9 +8,14 @@ from torch import nn
 import certibayes as cb
 from certibayes.attack import as_attack
 from certibayes.bounds import IDEAL, Box, outward, outward_box
+from certibayes.certification.clock import Clock
 from certibayes.certification.input_split import halves, proved_in_parts
+from certibayes.certification.stage import Budgeted
+from certibayes.certification.stages import LogitBounds, SplitInputs, logits
+from certibayes.certification.state import State
 
 from ..strategies import law, points_of, seeds
+from .cases import problem_of
 
 
 @law(30)
@@ -81,3 +86,18 @@ def test_it_proves_what_single_networks_cannot():
     assert int(split.unknown.sum()) <= 1
     attacked = cb.attack(model, x[split.certified], eps=0.15, method=as_attack("ensemble", restarts=8))
     assert attacked.standing == 1.0
+
+
+def test_parts_whose_bounds_overflow_are_not_proved(monkeypatch):
+    """Nothing is known of them, which is not the same as that nothing is open."""
+    problem = problem_of(predictor(1), torch.rand(4, 2, generator=torch.Generator().manual_seed(7)), 0.15)
+    before = LogitBounds("ibp")(problem, State.start(problem), Clock())
+    split = Budgeted((SplitInputs(),))
+    assert bool((split(problem, before, Clock(20.0)).proved & ~before.proved).any())
+
+    def overflowing(model, box, *_):
+        nothing = torch.full((model.size, len(box.centre), model.classes), torch.inf, dtype=torch.float64)
+        return -nothing, nothing
+
+    monkeypatch.setattr(logits, "logit_bounds", overflowing)
+    assert torch.equal(split(problem, before, Clock(0.5)).proved, before.proved)

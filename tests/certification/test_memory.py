@@ -16,6 +16,8 @@ from .cases import EVERY_RIVAL, problem_of
 
 POINTS, NETWORKS, CLASSES = 3, 3, 4
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
 
 @pytest.fixture(scope="module")
 def predictor():
@@ -34,12 +36,6 @@ def predictor():
 @pytest.fixture(scope="module")
 def x():
     return torch.rand(POINTS, 1, 8, 8, generator=torch.Generator().manual_seed(2)).double()
-
-
-@pytest.fixture(autouse=True)
-def few_steps(monkeypatch):
-    for name, root in branch.ROOTS.items():
-        monkeypatch.setitem(branch.ROOTS, name, root._replace(steps=min(5, root.steps)))
 
 
 @pytest.fixture

@@ -28,6 +28,9 @@ EVERY_METHOD = [
 ]
 
 
+pytestmark = pytest.mark.usefixtures("few_steps")
+
+
 def _net(outputs: int = 2) -> nn.Module:
     """2^96 x beyond ReLUs, and then the logits x and 0.05: from x = 16 on, layers come close to overflow."""
     layers = [part for _ in range(5) for part in (nn.Linear(1, 1, bias=False), nn.ReLU())]

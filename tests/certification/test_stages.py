@@ -26,6 +26,7 @@ EVERY_METHOD = [
     *(kind(bounds) for kind in METHODS.values() for bounds in BOUNDS if (kind, bounds) != (cb.Joint, "ibp")),
     *(cb.Best(bounds, budget=0.5) for bounds in ("ibp", "alpha-crown", "hull")),
 ]
+pytestmark = pytest.mark.usefixtures("few_steps")
 every_method = pytest.mark.parametrize("method", EVERY_METHOD, ids=repr)
 
 
