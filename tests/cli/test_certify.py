@@ -13,6 +13,7 @@ import pytest
 
 import certibayes as cb
 from certibayes.certification import BOUNDS, METHODS, shards
+from certibayes.cli.certify import HARDER
 from certibayes.experiments import tables
 
 from .cases import LIMIT, certified, invoke
@@ -137,8 +138,8 @@ def test_where_points_stay_open_it_is_said_what_would_try_harder(run):
         invoke("certify", run, "--eps", eps, "--samples", 2, "--limit", 10, "--method", "theorem1").stdout
         for eps in (0.2, 0.0)
     ]
-    assert "stay open. To try harder" in shown[0] and "auto" in shown[0] and "(theorem1, ibp bounds)" in shown[0]
-    assert "To try harder" not in shown[1]
+    assert "stay open; to try harder: --method auto" in shown[0] and "(theorem1, ibp bounds)" in shown[0]
+    assert "to try harder" not in shown[1]
 
 
 def test_rules_are_methods_now(run):
@@ -222,3 +223,7 @@ class TestIntermediates:
     def test_wrong_ones_are_told_in_a_sentence(self, run, command, value, words):
         result = invoke(command, run, "--limit", 5, "--method", "theorem1", "--intermediates", value)
         assert result.exit_code == 1 and words in result.stderr and "Traceback" not in result.output
+
+
+def test_every_method_knows_what_tries_harder():
+    assert set(HARDER) == set(METHODS)

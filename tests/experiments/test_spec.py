@@ -69,6 +69,8 @@ def test_the_temperature_is_chosen_on_held_out_data():
         ({"algorithm": "vogn", "likelihood": "pgd"}, 1.0),
         ({"algorithm": "vogn", "eps": 0.0}, 1.0),
         ({"algorithm": "vogn", "lam": 1.0}, 1.0),
+        # Regression has no classes to lose.
+        ({"algorithm": "vogn", "dataset": "diabetes"}, 1.0),
     ],
     ids=str,
 )
@@ -76,7 +78,7 @@ def test_the_temperature_is_one_unless_bounds_judge_an_algorithm_with_wide_weigh
     spec = TrainSpec(**values)
     assert spec.resolved().temperature == temperature
     if "temperature" not in values:
-        likelihood = spec.make_likelihood(data.load("digits"))
+        likelihood = spec.make_likelihood(data.load(spec.dataset))
         assert default_temperature(spec.make_algorithm(), likelihood.bounded) == temperature
 
 

@@ -62,6 +62,8 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
 LIKELIHOODS = ("standard", "ibp", "crown-ibp", "pgd")
 BOUNDED = ("ibp", "crown-ibp")
 """Those that judge weights by bounds."""
+REGRESSIONS = ("diabetes",)
+"""Data sets with targets instead of classes."""
 
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
@@ -257,7 +259,7 @@ class TrainSpec:
 
     def default_temperature(self) -> float:
         """Return the temperature that is taken where none is given."""
-        bounded = self.likelihood in BOUNDED and self.make_radius().clean < 1.0
+        bounded = self.likelihood in BOUNDED and self.dataset not in REGRESSIONS and self.make_radius().clean < 1.0
         return default_temperature(self.make_algorithm(), bounded)
 
     def make_prior(self) -> GaussianPrior:

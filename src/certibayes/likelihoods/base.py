@@ -50,7 +50,11 @@ class Likelihood:
 
     @property
     def bounded(self) -> bool:
-        """Whether weights are judged by bounds over a ball, which every wide weight widens."""
+        """Whether classes are decided by bounds over a ball, which every wide weight widens.
+
+        Then the default temperature is the algorithm's ``robust_temperature``. Regression needs none of that: there
+        bounds are tighter at temperature 1.
+        """
         return False
 
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:

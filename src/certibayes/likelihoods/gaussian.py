@@ -49,11 +49,6 @@ class RobustGaussian(Likelihood):
         if not (math.isfinite(self.noise_std) and self.noise_std > 0):
             raise InvalidInput(f"noise_std must be positive, got {self.noise_std}.")
 
-    @property
-    def bounded(self) -> bool:
-        """See the base class: by any adversary but an attack, at any radius but 0."""
-        return not self.adversary.needs_starts and self.radius.clean < 1.0
-
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
         if not batch.targets.is_floating_point() or tuple(batch.targets.shape[1:]) != graph.output_shape:
