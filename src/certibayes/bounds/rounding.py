@@ -138,10 +138,10 @@ it no partial sum of the float program can overflow, in any order."""
 
 def within_range(box: Box) -> tuple[Tensor, Tensor]:
     """Tell of which points (B,) a layer's box is far from overflow, NaN is not, and whether any radius is negative."""
-    # Extremes, not absolute values: nothing is allocated.
-    (low, high), (least, most) = (end.flatten(1).aminmax(dim=1) for end in (box.centre, box.radius))
-    inside = (low >= -LARGEST_BOUND) & (high <= LARGEST_BOUND) & (most <= LARGEST_BOUND)
-    return inside, (least < 0).any()
+    # Extremes, not absolute values: nothing is allocated. Two reductions are many times as fast as one ``aminmax``.
+    centre, radius = box.centre.flatten(1), box.radius.flatten(1)
+    inside = (centre.amin(1) >= -LARGEST_BOUND) & (centre.amax(1) <= LARGEST_BOUND) & (radius.amax(1) <= LARGEST_BOUND)
+    return inside, (radius.amin() < 0)
 
 
 def outward(dtype: torch.dtype) -> Rounding:
