@@ -6,6 +6,7 @@ A state is never changed; every stage returns a new one. Wherever it stops, what
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -96,7 +97,7 @@ class State:
         is_rival = self.labels[:, None] != torch.arange(self.joint.shape[-1], device=self.labels.device)
         return is_rival & self.open.any(-1, keepdim=True)
 
-    @property
+    @cached_property
     def probabilities(self) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds on the mean probability of every class, (B, C); 0 and 1 where nothing is known."""
         unknown = self.unbounded[:, None]
@@ -149,7 +150,10 @@ class State:
     def with_differences(self, points: Tensor, bounds: Tensor) -> State:
         """Take in lower bounds on the mean differences of some points, (P, C)."""
         joint = torch.maximum(self.joint[points], bounds.masked_fill(self.unbounded[points, None], -torch.inf))
-        return replace(self, joint=self.joint.index_copy(0, points, joint))
+        state = replace(self, joint=self.joint.index_copy(0, points, joint))
+        # They travel along: the logits are the same, and to bound softmax again takes a while.
+        state.__dict__["probabilities"] = self.probabilities
+        return state
 
     def with_joint(self, points: Tensor, rivals: Tensor, bounds: Tensor) -> State:
         """Take in lower bounds on mean differences for pairs of point and rival, (P,) each, none twice."""

@@ -39,6 +39,5 @@ class LogitBounds:
         state = state.with_logits(points, lower, upper)
         if self.rule == "pairwise":
             return state.with_values_of_logits(points)
-        return state.with_differences(
-            points, theorem1_differences(*state.take(points).probabilities, state.labels[points])
-        )
+        lowest, highest = (bound[points] for bound in state.probabilities)
+        return state.with_differences(points, theorem1_differences(lowest, highest, state.labels[points]))
