@@ -72,3 +72,13 @@ def test_nothing_false_is_proved_of_random_networks_of_any_magnitude():
     # Not by refusing them all.
     assert found["refused"] < 60
     assert found["certified"] > 30
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2", "l1"])
+def test_a_ball_that_overflows_before_the_first_layer_is_answered(norm):
+    """Nothing is known of the points, which is said and not raised."""
+    net = Functional(lambda self, x: self.last(x * 2.0**100 * 2.0**100), last=nn.Linear(3, 2)).eval()
+    net.input_shape = (3,)
+    predictor = cb.Point(net).predictor()
+    result = cb.certify(predictor, torch.full((2, 3), 0.5), torch.tensor([0, 0]), eps=0.1, norm=norm)
+    assert not bool(result.certified.any()) and len(result.reasons) == 2

@@ -143,7 +143,8 @@ def _falls_l1(
     room = ((below + above) / (2 * ball.scale)).mean()
     filled = (ball.radius.mean() / room.clamp(min=VANISHING) - 2.0**-10).ceil() - 1
     most = min(MOST, sizes.shape[1])
-    last = filled.clamp(0, most - 1).long().view(1, 1).expand(len(sizes), 1)
+    # Any level will do where one point has overflowed and there is no mean.
+    last = filled.nan_to_num(nan=0.0).clamp(0, most - 1).long().view(1, 1).expand(len(sizes), 1)
     level = sizes.topk(most, dim=1).values.gather(1, last)
     over = (sizes - level).clamp(min=0.0).view_as(weight) / scale
     rising, falling = torch.where(weight > 0, over, 0.0), torch.where(weight < 0, over, 0.0)
