@@ -44,9 +44,14 @@ def test_a_class_that_is_not_predicted(case):
 
 def test_an_attack_that_never_was(case):
     predictor, x, record = case
-    index = next(i for i, mark in enumerate(record["attacked"]) if not (mark or record["certified"][i]))
-    examples = {**record["counterexamples"], str(index): x[index].tolist()}
-    forged = restated(record, attacked=at(record["attacked"], index, True), counterexamples=examples)
+    # A proof withdrawn, because whether the search leaves any point open depends on how fast the machine is.
+    index = record["certified"].index(True)
+    forged = restated(
+        record,
+        certified=at(record["certified"], index, False),
+        attacked=at(record["attacked"], index, True),
+        counterexamples={**record["counterexamples"], str(index): x[index].tolist()},
+    )
     result = check_certificate(forged, predictor, x)
     assert result.attacked_refuted.nonzero().flatten().tolist() == [index] and not result.holds
 
