@@ -13,8 +13,8 @@ from torch.nn import functional
 import certibayes as cb
 from benchmarks.setup import DOMAIN, IMAGES, NETWORKS, dense_predictor, digits
 from benchmarks.timing import medians
-from certibayes.attack import PGD
-from certibayes.networks.samples import pick
+from certibayes.attacks import PGD
+from certibayes.support.stacks import pick
 
 STEPS, EPS = 40, 1e-5
 
@@ -42,7 +42,7 @@ def main() -> dict[str, float]:
 
     def attack() -> None:
         found = cb.attack(predictor, x, y, eps=EPS, domain=DOMAIN, method=PGD(STEPS, restarts=1))
-        if found.standing < 1.0:
+        if found.robust_accuracy < 1.0:
             raise RuntimeError("a point has fallen, so the comparison is not fair.")
 
     # Half a minute a run on one thread, so a few rounds must do.

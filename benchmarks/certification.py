@@ -1,6 +1,6 @@
 """Interval certification of 35 networks x 500 images, 784-512-10, against the matrix products it needs.
 
-"Bare" is: for each network, its two layers' products with the centres and with the radii, by the same ``linear`` calls,
+"Bare" is: for each network, its two layers' products with the centers and with the radii, by the same ``linear`` calls,
 on tensors that are already there: no absolute values, no rounding, no activations, no softmax, no rule.
 """
 
@@ -14,7 +14,7 @@ from benchmarks.setup import DOMAIN, NETWORKS, dense_predictor, digits
 from benchmarks.timing import medians
 from certibayes.bounds import outward_box
 from certibayes.certification import logit_bounds
-from certibayes.networks.samples import pick
+from certibayes.support.stacks import pick
 
 EPS = 0.1
 
@@ -24,9 +24,9 @@ def bare_products(networks: list[dict[str, torch.Tensor]], box: cb.bounds.Box) -
     """The products of interval propagation and nothing else."""
     for params in networks:
         first, second = params["1.weight"], params["3.weight"]
-        centre = functional.linear(box.centre, first, params["1.bias"])
+        center = functional.linear(box.center, first, params["1.bias"])
         radius = functional.linear(box.radius, first)
-        functional.linear(centre, second, params["3.bias"])
+        functional.linear(center, second, params["3.bias"])
         functional.linear(radius, second)
 
 

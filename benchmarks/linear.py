@@ -1,7 +1,7 @@
 """Linear bounds: CROWN margins of 35 networks against the products they need, a convolutional network, and growth.
 
 "Bare" is, for each network of 784-512-10, every matrix product that its margins need, on tensors that are already
-there: both layers with the centres, with the radii, and with the sizes from which rounding is paid, and the
+there: both layers with the centers, with the radii, and with the sizes from which rounding is paid, and the
 coefficients of nine margins an image back through both layers. "Ideal products" leaves the sizes out. The
 convolutional network is the paper's for CIFAR-10; what all networks take together is compared with the sum of what each
 takes alone.
@@ -26,8 +26,8 @@ from benchmarks.timing import medians
 from certibayes.bounds import outward_box
 from certibayes.certification import margin_bounds
 from certibayes.experiments.figures import save
-from certibayes.networks.samples import pick
 from certibayes.prediction import Predictor
+from certibayes.support.stacks import pick
 
 EPS = 0.1
 
@@ -43,7 +43,7 @@ def products(networks: list[dict[str, Tensor]], box: cb.bounds.Box, specificatio
         first, second = params["1.weight"], params["3.weight"]
         bare_products([params], box)
         if rounding:
-            functional.linear(functional.linear(box.centre, first, params["1.bias"]), second, params["3.bias"])
+            functional.linear(functional.linear(box.center, first, params["1.bias"]), second, params["3.bias"])
         (specification @ second) @ first
 
 

@@ -1,4 +1,4 @@
-"""One training step, 784-512-10, batch 128: the robust likelihood against plain cross-entropy, same optimiser.
+"""One training step, 784-512-10, batch 128: the robust likelihood against plain cross-entropy, same optimizer.
 
 "Plain" is what anyone would write: ``nn.Module``, ``cross_entropy``, ``backward`` and ``torch.optim.Adam``.
 """
@@ -39,12 +39,12 @@ def main() -> dict[str, float]:
     x, y = cb.data.load("digits").train
     batch = Batch(x[:BATCH], y[:BATCH])
     net = cb.networks.mlp(784, [512], 10)
-    optimiser = torch.optim.Adam(net.parameters(), 1e-3)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
 
     def plain() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         functional.cross_entropy(net(batch.inputs), batch.targets).backward()
-        optimiser.step()
+        optimizer.step()
 
     robust = cb.RobustCategorical(cb.TwoPoint(0.11))
     times = medians(

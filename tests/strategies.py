@@ -185,8 +185,8 @@ ZOO: dict[str, Callable[[], nn.Module]] = {
         _on_images(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), features=48)
     ),
     "batch norm, tiny variance": _tiny_variance,
-    "normalise": lambda: _on_images(Normalize([0.5, -0.2], [0.25, 3.0]), nn.Conv2d(2, 2, 3), nn.ReLU(), features=32),
-    "normalise, tiny std": lambda: _on_images(Normalize([0.5, 0.1], [1e-6, 1e-3]), nn.Sigmoid(), features=72),
+    "normalize": lambda: _on_images(Normalize([0.5, -0.2], [0.25, 3.0]), nn.Conv2d(2, 2, 3), nn.ReLU(), features=32),
+    "normalize, tiny std": lambda: _on_images(Normalize([0.5, 0.1], [1e-6, 1e-3]), nn.Sigmoid(), features=72),
     "residual images": _residual_images,
 }
 
@@ -195,7 +195,7 @@ _IMAGES = ("convolution", "max pool", "average pool", "adaptive", "batch norm on
 
 def input_shape(name: str) -> tuple[int, ...]:
     """Shape of one input of a zoo network."""
-    return IMAGE if name.startswith((*_IMAGES, "normalise", "residual images")) else VECTOR
+    return IMAGE if name.startswith((*_IMAGES, "normalize", "residual images")) else VECTOR
 
 
 def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:

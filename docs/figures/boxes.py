@@ -52,10 +52,10 @@ def main() -> None:
         low, high = box.lower[0], box.upper[0]
         size = high - low
         axes.add_patch(Rectangle(low.tolist(), *size.tolist(), fill=False, edgecolor=BOX, linewidth=2))
-        axes.plot(*box.centre[0], "+", color=INK, markersize=9)
-        centre, reach = box.centre[0], float(size.max()) / 2 * 1.2
+        axes.plot(*box.center[0], "+", color=INK, markersize=9)
+        center, reach = box.center[0], float(size.max()) / 2 * 1.2
         axes.set(
-            xlim=(centre[0] - reach, centre[0] + reach), ylim=(centre[1] - reach, centre[1] + reach), aspect="equal"
+            xlim=(center[0] - reach, center[0] + reach), ylim=(center[1] - reach, center[1] + reach), aspect="equal"
         )
         axes.axhline(0, color=FAINT, linewidth=0.6, zorder=0)
         axes.axvline(0, color=FAINT, linewidth=0.6, zorder=0)

@@ -14,12 +14,12 @@ def main() -> None:
     """Plot -log(lam * p_clean + (1 - lam) * p_worst) over p_worst for a fixed p_clean."""
     worst = torch.linspace(0.002, CLEAN, 500)
     figure, axes = plt.subplots(figsize=(6.4, 3.9), layout="constrained")
-    for lam, colour in CURVES:
+    for lam, color in CURVES:
         loss = -torch.log(lam * CLEAN + (1 - lam) * worst)
         name = {1.0: r"$\lambda = 1$: standard", 0.0: r"$\lambda = 0$: worst case only"}.get(lam, rf"$\lambda = {lam}$")
-        axes.plot(worst, loss, color=colour, linewidth=2.2, label=name)
+        axes.plot(worst, loss, color=color, linewidth=2.2, label=name)
         if 0.0 < lam < 1.0:
-            axes.plot(0, -torch.log(torch.tensor(lam * CLEAN)), "o", color=colour, clip_on=False, zorder=5)
+            axes.plot(0, -torch.log(torch.tensor(lam * CLEAN)), "o", color=color, clip_on=False, zorder=5)
     axes.annotate(r"at most $-\log \lambda$ more", (0.0, 1.41), xytext=(0.2, 2.3), color="#1a7f5a", fontsize=10,
                   arrowprops={"arrowstyle": "-", "color": "#1a7f5a", "shrinkB": 6})  # fmt: skip
     axes.set(xlim=(0, 1), ylim=(0, 4), xlabel=r"$p_{worst}$, the bound on the label's probability over the ball",

@@ -7,7 +7,7 @@ Robustness", AISTATS 2021.
 
 from certibayes import bounds, data, networks, regions
 from certibayes._version import __version__
-from certibayes.attack import Attacked, attack
+from certibayes.attacks import Attacked, attack
 from certibayes.bounds import Support, supports
 from certibayes.certificates import Certificate, Provenance, Radius, load_certificate
 from certibayes.certification import (
@@ -26,6 +26,7 @@ from certibayes.certification import (
 )
 from certibayes.checker import check_certificate
 from certibayes.errors import CertibayesError
+from certibayes.evaluation import Diagnostics, Uncertainty, diagnose, uncertainty
 from certibayes.inference import (
     BBB,
     HMC,
@@ -67,7 +68,6 @@ from certibayes.posteriors import (
 )
 from certibayes.prediction import Predictor
 from certibayes.statistical import posterior_predictive_bounds, robust_probability, samples_needed
-from certibayes.uncertainty import Diagnostics, Uncertainty, diagnose, uncertainty
 
 __all__ = [
     "BBB",

@@ -91,7 +91,7 @@ def test_outward_bounds_shrink_when_the_ball_shrinks(name, seed, eps):
     x = inputs(name, 3, seed)
     large = interval_bounds(graph, params, outward_box(x, eps), outward(torch.float32))
     small = interval_bounds(graph, params, outward_box(x, eps / 2), outward(torch.float32))
-    width = large.radius.double() + large.centre.double().abs()
+    width = large.radius.double() + large.center.double().abs()
     room = 1e-5 * float(width.max())  # what rounding of two different computations may leave
     assert bool((small.ends()[0] >= large.ends()[0] - room).all())
     assert bool((small.ends()[1] <= large.ends()[1] + room).all())
@@ -101,5 +101,5 @@ def test_bounds_at_radius_zero_are_the_output(name):
     graph, params = traced(name, 3, torch.float64)
     x = inputs(name, 4, 3, torch.float64)
     box = interval_bounds(graph, params, ideal_box(x, 0.0), IDEAL)
-    torch.testing.assert_close(box.centre, graph.evaluate(params, x))
+    torch.testing.assert_close(box.center, graph.evaluate(params, x))
     torch.testing.assert_close(box.radius, torch.zeros_like(box.radius), atol=1e-10, rtol=0)

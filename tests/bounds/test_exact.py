@@ -62,15 +62,15 @@ def test_one_linear_layer_is_bounded_exactly_but_for_a_few_units(seed, eps, inpu
     box = outward_box(x, eps)
     bounds = interval_bounds(graph, params, box, F32)
     ((weight, bias),) = layers_of(nn.Sequential(layer))
-    centre, radius = fractions(box.centre[0]), fractions(box.radius[0])
-    middle = exact_affine(weight, bias, centre)
+    center, radius = fractions(box.center[0]), fractions(box.radius[0])
+    middle = exact_affine(weight, bias, center)
     width = exact_affine([[abs(w) for w in row] for row in weight], [Fraction(0)] * 3, radius)
     _assert_contains(bounds, [(m - w, m + w) for m, w in zip(middle, width, strict=True)])
     # Not wider than the rounding of 2 (n + 8) operations, four times over, on the sum of magnitudes.
     magnitude = exact_affine(
         [[abs(w) for w in row] for row in weight],
         [abs(b) for b in bias],
-        [abs(c) + r for c, r in zip(centre, radius, strict=True)],
+        [abs(c) + r for c, r in zip(center, radius, strict=True)],
     )
     lower, upper = bounds.ends()
     for low, high, m, w, size in zip(fractions(lower[0]), fractions(upper[0]), middle, width, magnitude, strict=True):

@@ -36,7 +36,7 @@ def test_outputs_lie_inside_for_every_batch_size_and_thread_count(name):
             for batch_size in BATCH_SIZES:
                 part = x if batch_size > 1 else x[:16]
                 outputs = _outputs(graph, params, part, batch_size)
-                assert_inside(outputs, type(box)(box.centre[: len(part)], box.radius[: len(part)]))
+                assert_inside(outputs, type(box)(box.center[: len(part)], box.radius[: len(part)]))
 
 
 @pytest.mark.parametrize("name", ZOO)

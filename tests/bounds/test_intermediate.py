@@ -90,7 +90,7 @@ def test_certify_proves_more_with_them(method):
     better = cb.certify(predictor, x, eps=0.3, method=method("crown", "crown"))
     assert (better.certified | ~plain.certified).all()
     assert int(better.certified.sum()) > int(plain.certified.sum())
-    assert cb.attack(predictor, x[better.certified], eps=0.3).standing == 1.0
+    assert cb.attack(predictor, x[better.certified], eps=0.3).robust_accuracy == 1.0
 
 
 def test_unknown_ones_are_refused():

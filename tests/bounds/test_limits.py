@@ -51,7 +51,7 @@ def test_overflow_hidden_by_a_sigmoid_is_not_certified(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_overflow_scaled_down_again_is_not_certified(method):
-    """The centre and the radius are finite floats, their sum is not."""
+    """The center and the radius are finite floats, their sum is not."""
     net = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(8)], nn.Linear(1, 2))
     with torch.no_grad():
         for index in range(8):

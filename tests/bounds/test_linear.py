@@ -136,7 +136,7 @@ def test_outward_bounds_are_close_to_ideal_ones(name, seed):
     ideal = linear_bounds(graph, params, ideal_box(x, 0.05))
     sound = linear_bounds(graph, params, outward_box(x, 0.05), outward(torch.float32))
     scale = 1 + max(
-        box.centre.abs().max() + box.radius.max() for box in layer_boxes(graph, params, ideal_box(x, 0.05)).values()
+        box.center.abs().max() + box.radius.max() for box in layer_boxes(graph, params, ideal_box(x, 0.05)).values()
     )
     assert (ideal[0] - sound[0]).max() < 2e-3 * scale
     assert (sound[1] - ideal[1]).max() < 2e-3 * scale
@@ -147,9 +147,9 @@ def test_one_linear_layer_is_exact():
     x = inputs("one linear layer", 3, 0, torch.float64)
     weight, bias = params["weight"], params["bias"]
     lower, upper = linear_bounds(graph, params, ideal_box(x, 0.3))
-    centre = x @ weight.T + bias
-    torch.testing.assert_close(lower, centre - 0.3 * weight.abs().sum(-1))
-    torch.testing.assert_close(upper, centre + 0.3 * weight.abs().sum(-1))
+    center = x @ weight.T + bias
+    torch.testing.assert_close(lower, center - 0.3 * weight.abs().sum(-1))
+    torch.testing.assert_close(upper, center + 0.3 * weight.abs().sum(-1))
 
 
 def test_rivals_are_all_classes_but_the_label():
@@ -252,10 +252,10 @@ def test_rules_of_others_are_not_given_coefficients_to_overwrite(monkeypatch):
 
 def test_boxes_may_be_vmapped_with_the_same_weights():
     graph, params = traced("relu", 0)
-    centres = torch.stack([inputs("relu", 3, 0), inputs("relu", 3, 1)])
+    centers = torch.stack([inputs("relu", 3, 0), inputs("relu", 3, 1)])
 
-    def bound(centre):
-        return linear_bounds(graph, params, Box(centre, torch.full_like(centre, 0.1)), outward(torch.float32))[0]
+    def bound(center):
+        return linear_bounds(graph, params, Box(center, torch.full_like(center, 0.1)), outward(torch.float32))[0]
 
-    together = torch.vmap(bound)(centres)
-    torch.testing.assert_close(together, torch.stack([bound(centre) for centre in centres]), rtol=1e-4, atol=1e-4)
+    together = torch.vmap(bound)(centers)
+    torch.testing.assert_close(together, torch.stack([bound(center) for center in centers]), rtol=1e-4, atol=1e-4)

@@ -32,13 +32,13 @@ def test_a_bound_over_a_box_is_below_the_exact_minimum_also_where_coefficients_a
     coefficients = random_numbers(0, 1, 2, length, spread=spread)
     # What cancels loses most.
     coefficients[..., 1::2] = -coefficients[..., : length - length % 2 : 2]
-    centre = random_numbers(1, 1, length // 2 + 1, spread=spread / 2).repeat_interleave(2, -1)[:, :length]
-    radius = random_numbers(2, 1, length).abs() * 2.0**-30 * centre.abs()
-    found = fractions(concretize(coefficients, Box(centre, radius), F32))[0]
-    size = [abs(c) + r for c, r in zip(fractions(centre)[0], fractions(radius)[0], strict=True)]
+    center = random_numbers(1, 1, length // 2 + 1, spread=spread / 2).repeat_interleave(2, -1)[:, :length]
+    radius = random_numbers(2, 1, length).abs() * 2.0**-30 * center.abs()
+    found = fractions(concretize(coefficients, Box(center, radius), F32))[0]
+    size = [abs(c) + r for c, r in zip(fractions(center)[0], fractions(radius)[0], strict=True)]
     for k, row in enumerate(fractions(coefficients)[0]):
         weights = [abs(a) for a in row]
-        smallest = sum_of_products(row, fractions(centre)[0]) - sum_of_products(weights, fractions(radius)[0])
+        smallest = sum_of_products(row, fractions(center)[0]) - sum_of_products(weights, fractions(radius)[0])
         # Three layers that pass coefficients on, four units each.
         smallest -= sum_of_products(weights, size) * Fraction(12 * UNIT)
         assert found[k] <= smallest
@@ -51,7 +51,7 @@ def test_a_bound_over_a_box_is_below_the_exact_minimum_also_where_coefficients_a
 def test_an_error_of_a_layer_is_covered_in_full(length):
     coefficients, error = random_numbers(0, 1, 2, length, spread=10), random_numbers(1, 1, length, spread=10).abs()
     output = Box(random_numbers(2, 1, length), random_numbers(3, 1, length).abs())
-    own = fractions((output.centre.double().abs() + output.radius.double())[0])
+    own = fractions((output.center.double().abs() + output.radius.double())[0])
     rows = fractions(coefficients.abs())[0]
     for found, row in zip(fractions(error_through(coefficients, output, error, F32))[0], rows, strict=True):
         units = sum_of_products(row, own) * Fraction((COEFFICIENT_UNITS - 1) * UNIT)
@@ -93,11 +93,11 @@ def test_lines_around_a_kink_hold_exactly(one, other, slope, choice):
 
 
 @law(100)
-@given(centre=ends, radius=ends)
-def test_ends_of_inputs_are_never_inside_the_box(centre, radius):
-    box = Box(torch.tensor([[centre]]), torch.tensor([[abs(radius)]]))
+@given(center=ends, radius=ends)
+def test_ends_of_inputs_are_never_inside_the_box(center, radius):
+    box = Box(torch.tensor([[center]]), torch.tensor([[abs(radius)]]))
     low, high = (Fraction(float(end)) for end in Step(torch.ones(1, 1, 1), (box,), box, F32).ends())
-    exact, reach = Fraction(float(box.centre)), Fraction(float(box.radius))
+    exact, reach = Fraction(float(box.center)), Fraction(float(box.radius))
     # What is subnormal is left to the allowance for underflow.
     assert low <= exact - reach + Fraction(2) ** -126
     assert high >= exact + reach - Fraction(2) ** -126
@@ -173,15 +173,15 @@ def test_a_linear_layer_covers_the_worst_program_and_its_own_products(terms, use
     # Added to -1 one after the other, all the others vanish.
     weight[:, 0], coefficients = 1.0, torch.full((1, 1, uses), -UNIT)
     coefficients[..., 0] = -1.0
-    centre = torch.full((1, terms), 2.0**-10)
-    centre[:, 0] = 1.0
-    inputs_box = Box(centre, torch.zeros_like(centre))
+    center = torch.full((1, terms), 2.0**-10)
+    center[:, 0] = 1.0
+    inputs_box = Box(center, torch.zeros_like(center))
     output = rules_for(operation).interval(operation, {"weight": weight, "bias": bias}, (inputs_box,), F32)
     step = Step(coefficients, (inputs_box,), output, F32)
     back = rules_for(operation).linear(operation, {"weight": weight, "bias": bias}, step)
     offset = Offset(coefficients, F32)
     offset.add_layer(step, back)
-    x, rows, offsets = fractions(centre[0]), fractions(weight), fractions(bias)
+    x, rows, offsets = fractions(center[0]), fractions(weight), fractions(bias)
     gamma = Fraction((terms + 1) * UNIT) / (1 - Fraction((terms + 1) * UNIT))
     worst = Fraction(0)
     for a, row, b in zip(fractions(coefficients)[0][0], rows, offsets, strict=True):

@@ -161,7 +161,7 @@ def test_a_maximum_that_may_be_anyone_pays_for_its_upper_end():
     coefficients = -random_numbers(2, 1, 2, 1, 12, 12, spread=10).abs()
     back = rules_for(operation).linear(operation, {}, Step(coefficients, (box,), output, F32))
     assert not back.coefficients[0].any()
-    top = fractions(output.centre.double().flatten() + output.radius.flatten())
+    top = fractions(output.center.double().flatten() + output.radius.flatten())
     for found, row in zip(fractions(back.constant)[0], fractions(coefficients.flatten(2))[0], strict=True):
         assert found <= sum_of_products(row, top) * (1 + 12 * Fraction(UNIT))
 

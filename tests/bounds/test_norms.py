@@ -74,8 +74,8 @@ def _every_bound(graph, params, box, rounding):
     with torch.no_grad(), direct_sums():
         found = [interval_bounds(graph, params, box, rounding).ends(), linear_bounds(graph, params, box, rounding)]
         boxes = layer_boxes(graph, params, box, rounding)
-        unit = torch.eye(graph.classes, dtype=box.centre.dtype).view(graph.classes, *graph.output_shape)
-        both = torch.cat([unit, -unit]).expand(len(box.centre), 2 * graph.classes, *graph.output_shape)
+        unit = torch.eye(graph.classes, dtype=box.center.dtype).view(graph.classes, *graph.output_shape)
+        both = torch.cat([unit, -unit]).expand(len(box.center), 2 * graph.classes, *graph.output_shape)
         lower, negative = optimized_lower(LinearBounder(graph, params, boxes, rounding), both, steps=3).split(
             graph.classes, 1
         )
@@ -151,7 +151,7 @@ def test_outward_bounds_contain_ideal_bounds(name, norm):
 
 
 def _cut(seed, norm, width=7, dtype=torch.float64, radius=0.7):
-    """A ball whose box is cut by the domain [0, 1], with centres at the walls and in between."""
+    """A ball whose box is cut by the domain [0, 1], with centers at the walls and in between."""
     x = torch.rand(2, width, generator=generator(seed), dtype=dtype)
     x[:, 0], x[:, 1] = 0.0, 1.0
     return x, radius, ideal(x, radius, (0.0, 1.0), norm)
@@ -253,7 +253,7 @@ def test_the_ball_holds_what_an_attacker_reaches_in_floats(norm, seed, radius, w
         direction = torch.randn(4, 30, generator=generator(seed + 2), dtype=torch.float64)
         read = (start + direction / distance(direction, norm) * radius).float().double()
         # Some v within the slack brings it into the ball proper.
-        away = read - ball.centre
+        away = read - ball.center
         left = away - away.clamp(-ball.slack, ball.slack)
         assert bool((distance(left, norm).flatten() <= ball.radius).all())
         lower, upper = box.ends()
@@ -266,8 +266,8 @@ def test_the_ball_holds_what_an_attacker_reaches_in_floats(norm, seed, radius, w
 
 @norms
 def test_a_ball_passes_through_normalisation_and_reshaping(norm):
-    graph, params = traced("normalise", 2)
-    x = inputs("normalise", 3, 2)
+    graph, params = traced("normalize", 2)
+    x = inputs("normalize", 3, 2)
     boxes = layer_boxes(graph, params, outward_box(x, 0.1, norm=norm), F32)
     first = graph.nodes[0].name
     assert isinstance(boxes[first].ball, Ball)
@@ -302,7 +302,7 @@ def test_taking_points_takes_their_balls():
     box = outward_box(x, torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]), norm="l2")
     part = box.take(torch.tensor([3, 1]))
     assert part.ball.radius.tolist() == box.ball.radius[[3, 1]].tolist()
-    torch.testing.assert_close(part.ball.centre, x[[3, 1]].double())
+    torch.testing.assert_close(part.ball.center, x[[3, 1]].double())
     assert Box(x, x.abs()).take(torch.tensor([0])).ball is None
 
 

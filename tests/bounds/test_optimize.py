@@ -93,7 +93,7 @@ def _best_of_relaxation(net: nn.Sequential, boxes, specification: Tensor) -> Ten
 @pytest.mark.parametrize("eps", [0.05, 0.2, 0.5])
 @pytest.mark.parametrize("widths", [[6, 12, 3], [20, 16, 3]])
 def test_with_one_hidden_layer_they_come_within_two_percent_of_the_best_relaxation(widths, eps):
-    """Two percent of what separates slopes 0 from the centre's own value, with steps to spare."""
+    """Two percent of what separates slopes 0 from the center's own value, with steps to spare."""
     gained = 0.0
     for seed in range(4):
         net, x = _mlp(widths, seed)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from certibayes.attack import ascend
+from certibayes.attacks import ascend
 from certibayes.bounds import IDEAL, Box, LinearBounder, ideal_box, layer_boxes, outward, outward_box
 from certibayes.bounds.linear import margin_specification
 from certibayes.bounds.optimize import optimized_lower, start_relaxation
@@ -34,8 +34,8 @@ def unit(seed, width=4, units=3):
 
 
 def corners(box):
-    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=box.centre.shape[1])), dtype=torch.float64)
-    return box.centre + signs[:, None] * box.radius
+    signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=box.center.shape[1])), dtype=torch.float64)
+    return box.center + signs[:, None] * box.radius
 
 
 @law(50)
@@ -64,7 +64,7 @@ def test_every_plane_touches_its_unit(seed):
 @given(seed=seeds)
 def test_equal_shares_are_the_chord(seed):
     weights, box, _ = unit(seed)
-    middle = box.centre @ weights["weight"].T + weights["bias"]
+    middle = box.center @ weights["weight"].T + weights["bias"]
     reach = box.radius @ weights["weight"].abs().T
     low, high = middle - reach, middle + reach
     chords = chord_planes(-torch.ones(2, 1, 3, dtype=torch.float64), Box(middle, reach), 4, 3)

@@ -84,9 +84,9 @@ def test_planes_are_above_the_worst_program_at_every_corner(dtype, kind, seed, s
     weights = {"weight": random_numbers(seed, units, width, spread=spread, dtype=dtype)}
     if offset is not None:
         weights["bias"] = random_numbers(seed + 1, units, dtype=dtype) * offset
-    centre = random_numbers(seed + 2, 1, width, spread=spread / 2, dtype=dtype)
-    box = Box(centre, centre.abs() * radius)
-    size = (box.centre.abs() + box.radius) @ weights["weight"].abs().T
+    center = random_numbers(seed + 2, 1, width, spread=spread / 2, dtype=dtype)
+    box = Box(center, center.abs() * radius)
+    size = (box.center.abs() + box.radius) @ weights["weight"].abs().T
     size = size + weights["bias"].abs() if "bias" in weights else size
     output = Box(size / 2, size / 2)
     coefficients = -random_numbers(seed + 3, 1, 1, units, spread=spread, dtype=dtype).abs()
@@ -97,7 +97,7 @@ def test_planes_are_above_the_worst_program_at_every_corner(dtype, kind, seed, s
     rows, unit = fractions(weights["weight"]), Fraction(rounding.unit)
     bias = fractions(weights["bias"]) if "bias" in weights else [Fraction(0)] * units
     constant = fractions(raised.constant)[0][0]
-    middle, reach = fractions(box.centre)[0], fractions(box.radius)[0]
+    middle, reach = fractions(box.center)[0], fractions(box.radius)[0]
     for signs in product((-1, 1), repeat=width):
         x = [c + s * r for c, s, r in zip(middle, signs, reach, strict=True)]
         below = sum((a * v for a, v in zip(into, x, strict=True)), start=constant)
@@ -156,7 +156,7 @@ def test_planes_pay_for_products_that_underflow():
     planes = _planes_over_all(1, torch.ones(1, 1, 1, width))
     raised = raise_units(planes, coefficients, weights, box, Box(torch.zeros(1, 1), torch.zeros(1, 1)), rounding)
     below = (
-        sum_of_products(fractions(raised.coefficients)[0][0], fractions(box.centre)[0])
+        sum_of_products(fractions(raised.coefficients)[0][0], fractions(box.center)[0])
         + fractions(raised.constant)[0][0]
     )
     assert below <= -(2**60) * width * Fraction(2) ** -149
@@ -169,17 +169,17 @@ def test_planes_are_not_far_above_their_units(dtype, width):
     rounding = outward(dtype)
     weights = {"weight": random_numbers(0, 2, width, dtype=dtype).abs(), "bias": random_numbers(1, 2, dtype=dtype)}
     box = Box(random_numbers(2, 1, width, dtype=dtype).abs(), torch.zeros(1, width, dtype=dtype))
-    size = box.centre @ weights["weight"].T + weights["bias"].abs()
+    size = box.center @ weights["weight"].T + weights["bias"].abs()
     shares = torch.ones(1, 1, 2, width, dtype=dtype)
     raised = raise_units(
         _planes_over_all(2, shares), -torch.ones(1, 1, 2, dtype=dtype), weights, box, Box(size, 0 * size), rounding
     )
     below = (
-        sum_of_products(fractions(raised.coefficients)[0][0], fractions(box.centre)[0])
+        sum_of_products(fractions(raised.coefficients)[0][0], fractions(box.center)[0])
         + fractions(raised.constant)[0][0]
     )
     value = -sum(
-        sum_of_products(row, fractions(box.centre)[0]) + b
+        sum_of_products(row, fractions(box.center)[0]) + b
         for row, b in zip(fractions(weights["weight"]), fractions(weights["bias"]), strict=True)
     )
     units = (9 + 1.25 if dtype == torch.float64 else 1.25) * (width + 100) + 4 * COEFFICIENT_UNITS
@@ -238,7 +238,7 @@ def _relaxations(graph, params, box, rounding, seed, tight):
     """A bounder, the coefficients of every output with both signs, and relaxations of all kinds."""
     boxes = layer_boxes(graph, params, box, rounding)
     boxes = crown_boxes(graph, params, boxes, rounding) if tight else boxes
-    unit = torch.eye(graph.classes, dtype=box.centre.dtype)
+    unit = torch.eye(graph.classes, dtype=box.center.dtype)
     specification = torch.cat([unit, -unit])[None]
     bounder = LinearBounder(graph, params, boxes, rounding)
     start = start_relaxation(bounder, specification, True, {})
@@ -266,8 +266,8 @@ spreads = st.sampled_from([0.0, 20.0])
 def test_the_exact_range_over_an_interval_is_not_left(tight, seed, eps, depth, spread):
     net = spread_out(network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
     x = torch.randn(1, 1, generator=generator(seed))
-    centre = fractions(x)[0][0]
-    exact = range_on_interval(layers_of(net), Fraction(0), centre - Fraction(eps), centre + Fraction(eps))
+    center = fractions(x)[0][0]
+    exact = range_on_interval(layers_of(net), Fraction(0), center - Fraction(eps), center + Fraction(eps))
     _assert_below(net, x, eps, exact, seed, tight)
 
 
@@ -288,8 +288,8 @@ def test_lines_are_below_the_exact_network_at_every_kink(seed, eps, depth, sprea
     """Between kinks the network is linear, so below it at the kinks is below it everywhere."""
     net = spread_out(network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
     x = torch.randn(1, 1, generator=generator(seed))
-    centre = fractions(x)[0][0]
-    knots = knots_of(layers_of(net), centre - Fraction(eps), centre + Fraction(eps))
+    center = fractions(x)[0][0]
+    knots = knots_of(layers_of(net), center - Fraction(eps), center + Fraction(eps))
     for graph, params, box, rounding, slack in _cases(net, x, eps):
         bounder, specification, chosen = _relaxations(graph, params, box, rounding, seed, False)
         for relaxation in chosen:
@@ -308,7 +308,7 @@ def test_lines_pay_for_coefficients_that_are_off(dtype):
     boxes = layer_boxes(graph, params, outward_box(x, 0.5), rounding)
     line, offset = LinearBounder(graph, params, boxes, rounding).function(specification)
     assert torch.equal(line.flatten(2), specification)
-    largest = fractions(boxes["input"].centre.abs().flatten(1).double() + boxes["input"].radius.flatten(1))[0]
+    largest = fractions(boxes["input"].center.abs().flatten(1).double() + boxes["input"].radius.flatten(1))[0]
     for row, d in zip(fractions(specification.abs())[0], fractions(offset)[0], strict=True):
         assert d <= -UNITS_OFF * Fraction(rounding.unit) * sum_of_products(row, largest)
 
@@ -323,7 +323,7 @@ def test_a_line_and_the_bound_from_it_agree():
     bounder = LinearBounder(graph, params, boxes, rounding)
     (line, offset), lower = bounder.function(specification), bounder.at_input(specification)
     box = boxes["input"]
-    smallest = (line @ box.centre[..., None] - line.abs() @ box.radius[..., None]).squeeze(-1) + offset
+    smallest = (line @ box.center[..., None] - line.abs() @ box.radius[..., None]).squeeze(-1) + offset
     torch.testing.assert_close(smallest.double(), lower, atol=1e-4, rtol=0)
 
 
@@ -341,7 +341,7 @@ def test_boxes_hold_the_ends_they_were_made_from(dtype, seed, scale, width):
     low = torch.randn(50, generator=generator(seed), dtype=torch.float64) * scale
     high = low + torch.rand(50, generator=generator(seed + 1), dtype=torch.float64) * width * scale
     box = box_between_ends(low, high, dtype, rounding)
-    assert box.centre.dtype == box.radius.dtype == dtype
-    for c, r, a, b in zip(*(fractions(part) for part in (box.centre, box.radius, low, high)), strict=True):
+    assert box.center.dtype == box.radius.dtype == dtype
+    for c, r, a, b in zip(*(fractions(part) for part in (box.center, box.radius, low, high)), strict=True):
         assert c - r <= a
         assert b <= c + r

@@ -85,7 +85,7 @@ def test_a_custom_function_works_too():
 
 def test_later_bounds_win():
     def everything(operation, weights, boxes, rounding):
-        output = operation.evaluate(weights, boxes[0].centre)
+        output = operation.evaluate(weights, boxes[0].center)
         return Box(torch.zeros_like(output), torch.full_like(output, 1e9))
 
     kind = next(kind for kind in registered() if kind.__name__ == "ReLU")

@@ -20,23 +20,23 @@ F32 = outward(torch.float32)
 
 
 def _box(shape: tuple[int, ...], seed: int, size: float, width: float) -> Box:
-    """Centres of magnitude ``size`` with many digits, radii ``width`` times as large; some radii are 0."""
+    """Centers of magnitude ``size`` with many digits, radii ``width`` times as large; some radii are 0."""
     rng = generator(seed)
-    centre = torch.randn(6, *shape, generator=rng) * size
-    radius = torch.rand(centre.shape, generator=rng) * size * width
-    return Box(centre, radius * torch.randint(0, 2, centre.shape, generator=rng))
+    center = torch.randn(6, *shape, generator=rng) * size
+    radius = torch.rand(center.shape, generator=rng) * size * width
+    return Box(center, radius * torch.randint(0, 2, center.shape, generator=rng))
 
 
 def _points(box: Box, seed: int) -> list[Tensor]:
-    """The centre, and float32 points that lie inside by exact comparison, most of them at the ends."""
-    low, high = box.centre.double() - box.radius.double(), box.centre.double() + box.radius.double()
+    """The center, and float32 points that lie inside by exact comparison, most of them at the ends."""
+    low, high = box.center.double() - box.radius.double(), box.center.double() + box.radius.double()
     rng = generator(seed)
-    found = [box.centre]
+    found = [box.center]
     for _ in range(6):
         target = torch.where(torch.rand(low.shape, generator=rng) < 0.5, low, high)
         point = target.float()
         inside = (low <= point.double()) & (point.double() <= high)
-        inwards = torch.nextafter(point, box.centre)
+        inwards = torch.nextafter(point, box.center)
         point = torch.where(inside, point, inwards)
         assert bool(((low <= point.double()) & (point.double() <= high)).all())
         found.append(point)
@@ -64,7 +64,7 @@ def test_each_rule_holds_alone(name, seed, size, width):
                 assert_inside(node.operation.evaluate(weights, *points), box)
                 assert_inside(
                     torch.cat([node.operation.evaluate(weights, *(p[i : i + 1] for p in points)) for i in (0, 5)]),
-                    Box(box.centre[[0, 5]], box.radius[[0, 5]]),
+                    Box(box.center[[0, 5]], box.radius[[0, 5]]),
                 )
                 assert_inside(node.operation.evaluate(double, *(p.double() for p in points)), box)
                 other = OTHER_PROGRAMS.get(type(node.operation))

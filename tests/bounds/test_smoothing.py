@@ -36,7 +36,7 @@ every_tau = pytest.mark.parametrize("tau", [1e-6, 1e-3, 0.1])
 
 def slack(box, dtype):
     """Rounding of ideal bounds, which is not theirs to cover."""
-    return 64 * torch.finfo(dtype).eps * (1 + box.centre.abs().amax() + box.radius.amax())
+    return 64 * torch.finfo(dtype).eps * (1 + box.center.abs().amax() + box.radius.amax())
 
 
 @every_network
@@ -76,7 +76,7 @@ def test_without_smoothing_not_a_bit_changes(name):
     graph, params = traced(name, 1)
     box = ideal_box(inputs(name, BATCH, 1), 0.1)
     plain, same = (interval_bounds(graph, params, box, rounding) for rounding in (IDEAL, smoothed(0.0)))
-    assert torch.equal(plain.centre, same.centre)
+    assert torch.equal(plain.center, same.center)
     assert torch.equal(plain.radius, same.radius)
     margins, same = (interval_margins(graph, params, box, LABELS, rounding) for rounding in (IDEAL, smoothed(0.0)))
     assert torch.equal(margins, same)

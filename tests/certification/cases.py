@@ -41,7 +41,7 @@ def search_of(
 ) -> tuple[Search, Trees, Tensor]:
     """One search over all rivals of all points, begun from linear bounds; and the rivals, (B, C - 1)."""
     boxes = layer_boxes(graph, params, box, rounding)
-    specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
+    specification, rivals = margin_specification(labels, graph.classes, box.center.dtype)
     point = torch.arange(len(labels)).repeat_interleave(rivals.shape[1])
     known = LinearBounder(graph, params, boxes, rounding).lower(specification).flatten()
     search = Search(graph, params, boxes, point, specification.flatten(0, 1)[:, None], rounding)

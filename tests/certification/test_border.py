@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import PGD, as_attack
+from certibayes.attacks import PGD, as_attack
 from certibayes.certification import METHODS, certify_in_shards
 from certibayes.errors import InvalidInput
+from certibayes.evaluation import assess
 from certibayes.regions import NORMS, InputRegion
-from certibayes.uncertainty import assess
 
 from ..strategies import generator
 

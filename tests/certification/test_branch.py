@@ -8,7 +8,7 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.bounds import IDEAL, ideal_box, outward, outward_box
 from certibayes.certification import as_method
 from certibayes.certification.branch import CLOSE
@@ -203,7 +203,7 @@ class TestCertify:
         attacked = cb.attack(
             predictor, x[proved], y[proved], eps=0.05, domain=(0.0, 1.0), method=PGD(steps=50, restarts=6), seed=3
         )
-        assert attacked.standing == 1.0
+        assert attacked.robust_accuracy == 1.0
 
     def test_the_time_limit_is_kept(self, predictor, digits):
         x, y = digits

@@ -46,8 +46,8 @@ def _assert_leaves_hold(trees, knots, sign_of_margin):
 def test_every_leaf_is_below_the_exact_network_also_when_time_runs_out(dtype, seed, eps, depth, spread, stop):
     net = spread_out(network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
     x = torch.randn(1, 1, generator=generator(seed))
-    centre = fractions(x)[0][0]
-    knots = knots_of(layers_of(net), centre - Fraction(eps), centre + Fraction(eps))
+    center = fractions(x)[0][0]
+    knots = knots_of(layers_of(net), center - Fraction(eps), center + Fraction(eps))
     graph, params = graph_and_params(trace(net))
     params = {name: value.to(dtype) for name, value in params.items()}
     with torch.no_grad():
@@ -71,8 +71,8 @@ def test_a_leaf_that_time_did_not_reach_still_counts(monkeypatch):
     monkeypatch.setattr(sys.modules[Search.__module__], "LEAVES", 1)
     net = network(5, [1, 4, 4, 2], 0.0)
     x = torch.randn(1, 1, generator=generator(5))
-    centre = fractions(x)[0][0]
-    knots = knots_of(layers_of(net), centre - 2, centre + 2)
+    center = fractions(x)[0][0]
+    knots = knots_of(layers_of(net), center - 2, center + 2)
     graph, params = graph_and_params(trace(net))
     with torch.no_grad():
         search, trees, _ = search_of(graph, params, outward_box(x, 2.0), torch.tensor([0]), outward(torch.float32))
@@ -155,7 +155,7 @@ def test_without_relus_there_is_nothing_to_split(name):
 
 
 def relu_is_unstable(box: Box) -> bool:
-    low, high = Step(torch.ones(1, 1, *box.centre.shape[1:]), (box,), box, outward(torch.float32)).ends()
+    low, high = Step(torch.ones(1, 1, *box.center.shape[1:]), (box,), box, outward(torch.float32)).ends()
     return bool(((low < 0) & (high > 0)).any())
 
 
@@ -168,16 +168,16 @@ def test_cut_intervals_hold_all_but_a_few_units_and_make_relus_stable(seed, high
     with torch.no_grad():
         boxes = layer_boxes(graph, params, outward_box(x, 0.1), rounding)
         relu = next(node for node in graph.nodes if isinstance(node.operation, ReLU))
-        source, shape = relu.inputs[0], boxes[relu.inputs[0]].centre.shape
-        centre, radius = torch.full(shape, (high - low) / 2), torch.full(shape, (high + low) / 2)
-        boxes[source] = Box(centre, radius)
+        source, shape = relu.inputs[0], boxes[relu.inputs[0]].center.shape
+        center, radius = torch.full(shape, (high - low) / 2), torch.full(shape, (high + low) / 2)
+        boxes[source] = Box(center, radius)
         specification = torch.tensor([[[1.0, -1.0, 0.0]]])
         search = Search(graph, params, boxes, torch.tensor([0]), specification, rounding)
-        top, bottom = (fractions(end)[0][0] for end in (centre.double() + radius, centre.double() - radius))
+        top, bottom = (fractions(end)[0][0] for end in (center.double() + radius, center.double() - radius))
         for sign, end in ((1, top), (-1, bottom)):
             signs = torch.full((1, sum(search.sizes)), sign, dtype=torch.int8)
             cut = search.boxes_of(torch.tensor([0]), signs)[source]
-            c, r = fractions(cut.centre)[0][0], fractions(cut.radius)[0][0]
+            c, r = fractions(cut.center)[0][0], fractions(cut.radius)[0][0]
             near, far = sorted((c - r, c + r), key=abs)
             assert near * sign >= 0
             assert abs(far) >= abs(end) and abs(near) <= abs(far) * 9 * Fraction(rounding.unit) + Fraction(2) ** -149

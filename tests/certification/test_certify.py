@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.certification import logit_bounds
 from certibayes.prediction import Predictor
 
@@ -19,7 +19,7 @@ from ..strategies import CLASSES, ZOO, ball, generator, inputs, law, make, point
 METHODS = ("theorem1", "pairwise", "auto")
 DOMAIN = (0.0, 1.0)
 # Enough of the zoo to meet every kind of layer once; the bounds tests take all of it.
-NETWORKS = ("relu", "sigmoid", "residual", "batch norm on images", "average pool, padded, ceil", "normalise")
+NETWORKS = ("relu", "sigmoid", "residual", "batch norm on images", "average pool, padded, ceil", "normalize")
 
 
 def _predictor(name: str = "relu", seed: int = 0, samples: int = 3, dtype: torch.dtype = torch.float32) -> Predictor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.regions import InputRegion
 
 with warnings.catch_warnings():
@@ -81,4 +81,4 @@ def test_our_attack_breaks_no_less_than_foolbox(predictor, norm):
     inside = InputRegion.around(x, eps, norm, (0.0, 1.0)).project(found)
     standing = float((predictor.predict(inside) == y).double().mean())
     ours = cb.attack(predictor, x, y, eps=eps, norm=norm, domain=(0.0, 1.0), method=PGD(steps=20, restarts=2))
-    assert 0.0 < ours.standing <= standing < float((predictor.predict(x) == y).double().mean())
+    assert 0.0 < ours.robust_accuracy <= standing < float((predictor.predict(x) == y).double().mean())

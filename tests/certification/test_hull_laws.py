@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import as_attack
+from certibayes.attacks import as_attack
 from certibayes.certification import as_method
 from certibayes.certification.clock import Clock
 from certibayes.certification.pairs import Pairs, Searched, search_in
@@ -63,7 +63,7 @@ def _assert_unbroken(predictor: Predictor, x, eps, found) -> None:
     attacked = cb.attack(
         predictor, proved, labels, eps=eps, method=as_attack("ensemble", steps=8, restarts=1, queries=20)
     )
-    assert attacked.standing == 1.0
+    assert attacked.robust_accuracy == 1.0
     for point in points_of(*ball(proved, eps), 16, 0):
         assert torch.equal(predictor.predict(point), labels)
     if predictor.dtype == torch.float32:
@@ -108,7 +108,7 @@ def test_no_attack_breaks_the_largest_certified_radius(name):
     attacked = cb.attack(
         predictor, x, labels, eps=radius, method=as_attack("ensemble", steps=30, restarts=3, queries=100)
     )
-    assert attacked.standing == 1.0
+    assert attacked.robust_accuracy == 1.0
     assert all(torch.equal(predictor.predict(point), labels) for point in points_of(lower, upper, 200, 1))
 
 

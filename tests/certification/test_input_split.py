@@ -6,7 +6,7 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import as_attack
+from certibayes.attacks import as_attack
 from certibayes.bounds import IDEAL, Box, outward, outward_box
 from certibayes.certification.clock import Clock
 from certibayes.certification.input_split import halves, proved_in_parts
@@ -27,10 +27,10 @@ def test_every_float_of_a_box_is_in_one_of_its_halves(seed):
     side = torch.randint(3, (4,), generator=g)
     both = halves(box, side, outward(torch.float32))
     low, high = (end.view(2, 4, 3) for end in both.ends())
-    for z in torch.cat([points_of(box.lower, box.upper, 100, seed), box.centre[None], box.lower[None]]):
+    for z in torch.cat([points_of(box.lower, box.upper, 100, seed), box.center[None], box.lower[None]]):
         inside = ((low <= z.double()) & (z.double() <= high)).all(-1)
         # In floats a corner may round out of the box.
-        outside = ((z.double() - box.centre.double()).abs() > box.radius.double()).any(-1)
+        outside = ((z.double() - box.center.double()).abs() > box.radius.double()).any(-1)
         assert (inside.any(0) | outside).all()
     assert torch.allclose(both.radius.view(2, 4, 3)[:, torch.arange(4), side] * 2, box.radius[torch.arange(4), side])
 
@@ -85,7 +85,7 @@ def test_it_proves_what_single_networks_cannot():
     assert int(split.certified.sum()) > int(plain.certified.sum())
     assert int(split.unknown.sum()) <= 1
     attacked = cb.attack(model, x[split.certified], eps=0.15, method=as_attack("ensemble", restarts=8))
-    assert attacked.standing == 1.0
+    assert attacked.robust_accuracy == 1.0
 
 
 def test_parts_whose_bounds_overflow_are_not_proved(monkeypatch):
@@ -96,7 +96,7 @@ def test_parts_whose_bounds_overflow_are_not_proved(monkeypatch):
     assert bool((split(problem, before, Clock(20.0)).proved & ~before.proved).any())
 
     def overflowing(model, box, *_):
-        nothing = torch.full((model.size, len(box.centre), model.classes), torch.inf, dtype=torch.float64)
+        nothing = torch.full((model.size, len(box.center), model.classes), torch.inf, dtype=torch.float64)
         return -nothing, nothing
 
     monkeypatch.setattr(logits, "logit_bounds", overflowing)

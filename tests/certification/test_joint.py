@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.bounds import Box
 from certibayes.bounds.linear import LinearFunction
 from certibayes.certification.joint import Others, height, joint_values, offset_of
@@ -56,7 +56,7 @@ def problem(seed, networks=6, pairs=3, width=5, spread=1.0):
     coefficients = shared + spread * normal(networks, pairs, width)
     offsets = 1 + normal(networks, pairs)
     box = Box(normal(pairs, width), 0.5 * normal(pairs, width).abs())
-    lowest = (coefficients * box.centre).sum(-1) - (coefficients.abs() * box.radius).sum(-1) + offsets
+    lowest = (coefficients * box.center).sum(-1) - (coefficients.abs() * box.radius).sum(-1) + offsets
     others = Others(normal(networks, pairs).exp() + 1, normal(networks, pairs).sigmoid())
     return LinearFunction(coefficients, offsets), lowest, others, box
 
@@ -67,9 +67,9 @@ def test_no_input_gives_less_than_the_bound(seed, spread):
     functions, lowest, others, box = problem(seed, spread=spread)
     found = joint_values(functions, lowest, others, box)
     g = torch.Generator().manual_seed(seed + 1)
-    uniform = torch.rand(2000, *box.centre.shape, generator=g, dtype=torch.float64) * 2 - 1
+    uniform = torch.rand(2000, *box.center.shape, generator=g, dtype=torch.float64) * 2 - 1
     for directions in (uniform, uniform.sign()):
-        x = box.centre + directions * box.radius
+        x = box.center + directions * box.radius
         margins = torch.einsum("kpd,npd->knp", x, functions.coefficients) + functions.offset
         means = height(margins, Others(others.most[None], others.least[None])).mean(1)
         assert (means.amin(0) >= found).all()
@@ -100,11 +100,11 @@ def test_what_cancels_between_networks_and_inputs_is_paid_for(seed, networks, si
     half = size * torch.randn(networks // 2, 1, 40, generator=g, dtype=torch.float64)
     one = torch.cat([half, -half])
     coefficients = torch.cat([one, -one], -1)
-    centre = torch.rand(1, 40, generator=g, dtype=torch.float64).repeat(1, 2) + 0.5
-    centre = centre * (1 + 1e-16 * torch.randn(1, 80, generator=g, dtype=torch.float64))
+    center = torch.rand(1, 40, generator=g, dtype=torch.float64).repeat(1, 2) + 0.5
+    center = center * (1 + 1e-16 * torch.randn(1, 80, generator=g, dtype=torch.float64))
     offsets = 0.5 + torch.rand(networks, 1, generator=g, dtype=torch.float64)
-    box = Box(centre, torch.zeros_like(centre))
-    x, rows = fractions(centre)[0], fractions(coefficients)
+    box = Box(center, torch.zeros_like(center))
+    x, rows = fractions(center)[0], fractions(coefficients)
     margins = [
         sum((a * v for a, v in zip(row, x, strict=True)), start=d)
         for (row,), (d,) in zip(rows, fractions(offsets), strict=True)
@@ -157,7 +157,7 @@ def test_it_proves_no_less_than_elided_and_no_attack_breaks_it(bounds):
     assert 0 < int(joint.certified.sum()) < 20
     proved = joint.certified
     attacked = cb.attack(predictor, x[proved], eps=0.01, domain=(0.0, 1.0), method=PGD(steps=30, restarts=3))
-    assert attacked.standing == 1.0
+    assert attacked.robust_accuracy == 1.0
 
 
 def test_intervals_have_no_linear_functions_to_join():

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import PGD, as_attack
+from certibayes.attacks import PGD, as_attack
 from certibayes.bounds import ideal_box, outward_box
 from certibayes.certification import BOUNDS, as_method, logit_bounds, network_bounds
 from certibayes.certification.network_bounds import INTERMEDIATES, batch_for
-from certibayes.networks.samples import each
+from certibayes.support.stacks import each
 
 from ..strategies import ZOO, ball, inputs, law, make, points_of, seeds
 
@@ -110,7 +110,9 @@ def test_tighter_bounds_prove_no_less_and_sometimes_more(method):
         labels = found[-1].labels
         if bool(kept.any()):
             assert (
-                cb.attack(predictor, x[kept], labels[kept], eps=eps, method=as_attack("ensemble", steps=10)).standing
+                cb.attack(
+                    predictor, x[kept], labels[kept], eps=eps, method=as_attack("ensemble", steps=10)
+                ).robust_accuracy
                 == 1.0
             )
     assert counts[0] < counts[1] < counts[2] <= counts[3], counts

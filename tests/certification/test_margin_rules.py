@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.certification import as_method
 from certibayes.certification.rules import elided_values, pairwise_values
 from certibayes.errors import InvalidInput

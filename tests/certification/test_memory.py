@@ -46,7 +46,7 @@ def held(monkeypatch):
     begin, bounded = branch.Search.begin, branch.Search._bounded
 
     def begin_and_count(self, *args):
-        points.append(len(self.boxes[INPUT].centre))
+        points.append(len(self.boxes[INPUT].center))
         return begin(self, *args)
 
     def bound_and_count(self, bounder, some, chosen):
@@ -115,7 +115,7 @@ def test_boxes_are_held_once_a_point(predictor, x):
     problem, pairs = _every_pair(predictor, x)
     which = torch.arange(len(pairs.point)).flip(0)
     searched = _searched(problem, pairs, 0, which)
-    assert all(len(box.centre) == POINTS for box in searched.search.boxes.values())
+    assert all(len(box.center) == POINTS for box in searched.search.boxes.values())
     # Each pair with the boxes of its own point.
     expected = margin_bounds(predictor, problem.box, problem.labels, pairs.rival.view(POINTS, -1), "ideal")[0]
     torch.testing.assert_close(searched.margins, expected.flatten()[which])
@@ -131,7 +131,7 @@ def test_what_is_held_is_what_was_counted(predictor, x):
         pairs = pairs.with_search(_searched(problem, pairs, network, torch.arange(len(pairs.point))))
     total, count = 0, CLASSES - 1
     for _, _, search, trees in pairs.searches:
-        tensors = [tensor for box in search.boxes.values() for tensor in (box.centre, box.radius)]
+        tensors = [tensor for box in search.boxes.values() for tensor in (box.center, box.radius)]
         tensors += [trees.coefficients, trees.worst_inputs, trees.leaves.signs]
         total += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     assert 0.5 * POINTS * bytes_held(predictor, count) < total <= POINTS * bytes_held(predictor, count)

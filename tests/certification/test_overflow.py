@@ -121,7 +121,7 @@ def test_finite_bounds_that_are_inverted_raise(bounds, monkeypatch):
     """No sound rule makes them; also where only one point has them."""
 
     def wrong(box: Box) -> tuple[Tensor, Tensor]:
-        return torch.ones(len(box.centre), dtype=torch.bool), torch.ones((), dtype=torch.bool)
+        return torch.ones(len(box.center), dtype=torch.bool), torch.ones((), dtype=torch.bool)
 
     monkeypatch.setattr(module, "within_range", wrong)
     with pytest.raises(UnsoundBounds, match="lies above its upper bound"):

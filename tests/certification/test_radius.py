@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.certification import METHODS, as_method, certified_radius
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor

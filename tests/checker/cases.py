@@ -5,7 +5,7 @@ import json
 import torch
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.certificates.certificate import parse
 from certibayes.checker.arithmetic import Program
 from certibayes.checker.claim import Claim

@@ -214,7 +214,7 @@ def test_honest_certificates_are_confirmed(name, dtype):
 
 
 @pytest.mark.parametrize("method", ["theorem1", "pairwise"])
-@pytest.mark.parametrize("name", ["relu", "residual", "normalise, tiny std", "batch norm, tiny variance"])
+@pytest.mark.parametrize("name", ["relu", "residual", "normalize, tiny std", "batch norm, tiny variance"])
 def test_no_honest_certificate_is_refuted(name, method):
     predictor, x = small_predictor(name), points_for(name)
     labels = torch.randint(CLASSES, (len(x),), generator=generator(0))

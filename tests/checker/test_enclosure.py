@@ -72,9 +72,9 @@ def test_one_layer_is_enclosed_tightly():
     x = torch.rand(2, 50).double().numpy()
     found, _ = enclose(graph, arrays, Interval(x - 0.1, x + 0.1), EXACT)
     radius = 0.1 * np.abs(arrays["weight"].astype(float)).sum(1)
-    centre = x @ arrays["weight"].astype(float).T + arrays["bias"]
-    np.testing.assert_allclose(found.lower, centre - radius, atol=1e-12)
-    np.testing.assert_allclose(found.upper, centre + radius, atol=1e-12)
+    center = x @ arrays["weight"].astype(float).T + arrays["bias"]
+    np.testing.assert_allclose(found.lower, center - radius, atol=1e-12)
+    np.testing.assert_allclose(found.upper, center + radius, atol=1e-12)
 
 
 def test_an_overflow_behind_a_bounded_activation_is_seen():
@@ -116,7 +116,7 @@ SINGLE = {
         operations.BatchNorm(), dict.fromkeys(("running_mean", "running_var", "weight", "bias"), (3,)), IMAGES,
         (3, 6, 6),
     ),
-    "normalise": (operations.Normalize(), {"mean": (3,), "std": (3,)}, IMAGES, (3, 6, 6)),
+    "normalize": (operations.Normalize(), {"mean": (3,), "std": (3,)}, IMAGES, (3, 6, 6)),
     "multiply": (operations.Multiply(0.7), {}, VECTORS, (20,)),
     "multiply by a parameter": (operations.Multiply(), {"factor": (20,)}, VECTORS, (20,)),
     "divide": (operations.Divide(0.7), {}, VECTORS, (20,)),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import certibayes as cb
-from certibayes.attack import PGD
+from certibayes.attacks import PGD
 from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile
 

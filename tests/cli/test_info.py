@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import certibayes as cb
 from certibayes.cli import app, info
-from certibayes.uncertainty import diagnose
+from certibayes.evaluation import diagnose
 
 HMC = {"acceptance": 0.8125, "accepted": 26, "proposed": 32, "divergences": 0, "step_size": 0.0125}
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import certibayes as cb
 from certibayes.cli import app
-from certibayes.experiments.foreign import load_foreign
-from certibayes.uncertainty import assess
+from certibayes.evaluation import assess
+from certibayes.experiments.out_of_distribution import load_foreign
 
 
 def invoke(*arguments):

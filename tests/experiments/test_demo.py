@@ -56,5 +56,5 @@ def test_an_earlier_demo_is_kept_on_request(demo):
 def test_a_spec_survives_json():
     spec = TrainSpec(hidden=(3, 4), lr=0.1, likelihood="pgd")
     assert TrainSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
-    with pytest.raises(InvalidInput, match="colour"):
-        TrainSpec.from_json({"colour": "red"})
+    with pytest.raises(InvalidInput, match="color"):
+        TrainSpec.from_json({"color": "red"})

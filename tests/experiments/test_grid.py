@@ -83,7 +83,11 @@ def test_several_processes_give_the_same_figures(tmp_path):
     told = []
     alone = run_grid(SPECS, tmp_path / "alone", JUDGING)
     together = run_grid(
-        SPECS, tmp_path / "together", JUDGING, workers=2, told=lambda done, total, name: told.append((done, total))
+        SPECS,
+        tmp_path / "together",
+        JUDGING,
+        workers=2,
+        on_progress=lambda done, total, name: told.append((done, total)),
     )
     assert together == alone
     assert told == [(1, 2), (2, 2)]

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from certibayes.cli import app
 from certibayes.errors import InvalidInput, RunExists
 from certibayes.experiments import DoubtJudging, grid, run_uncertainty_study
-from certibayes.experiments.doubt_figures import calibration_figure, histogram_grid
 from certibayes.experiments.inference_study import study_specs as inference_specs
+from certibayes.experiments.uncertainty_figures import calibration_figure, histogram_grid
 from certibayes.experiments.uncertainty_study import PAPER, Row, claims_of, draw, flat, markdown, study_specs
 
 JUDGING = DoubtJudging(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")

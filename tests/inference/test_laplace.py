@@ -180,10 +180,10 @@ class TestTheData:
         for kind in ("_diagonal", "_last_layer"):
             real = getattr(cb.Laplace, kind)
 
-            def watched(self, target, state, labelled, real=real):
-                labelled = list(labelled)
-                seen.extend(batch.inputs for batch, _ in labelled)
-                return real(self, target, state, labelled)
+            def watched(self, target, state, labeled, real=real):
+                labeled = list(labeled)
+                seen.extend(batch.inputs for batch, _ in labeled)
+                return real(self, target, state, labeled)
 
             monkeypatch.setattr(cb.Laplace, kind, watched)
         return seen

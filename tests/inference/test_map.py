@@ -1,4 +1,4 @@
-"""MAP against torch's own optimisers, step by step, and against the ridge regression it must find."""
+"""MAP against torch's own optimizers, step by step, and against the ridge regression it must find."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ OPTIMIZERS = {
 
 @pytest.mark.parametrize(("algorithm", "make"), OPTIMIZERS.values(), ids=OPTIMIZERS)
 @pytest.mark.parametrize("likelihood", [LIKELIHOODS["standard"], LIKELIHOODS["ibp"]], ids=["standard", "ibp"])
-def test_it_is_torchs_optimiser_step_by_step(algorithm, make, likelihood):
+def test_it_is_torchs_optimizer_step_by_step(algorithm, make, likelihood):
     target, params, batch = target_for(likelihood, torch.float64)
     noise = likelihood.draw(1.0, batch, None)
     leaves = {name: p.clone().requires_grad_(True) for name, p in params.items()}
@@ -76,7 +76,7 @@ def test_it_finds_the_ridge_regression(optimizer):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
-def test_an_unknown_optimiser():
+def test_an_unknown_optimizer():
     with pytest.raises(InvalidInput, match="adam"):
         cb.MAP(optimizer="lbfgs")
 
@@ -84,7 +84,7 @@ def test_an_unknown_optimiser():
 def test_it_returns_a_point():
     target, params, _ = target_for(LIKELIHOODS["standard"])
     algorithm = cb.MAP()
-    posterior = algorithm.finalise(
+    posterior = algorithm.finalize(
         target, algorithm.init(target, params, torch.Generator().manual_seed(0)), (), torch.Generator()
     )
     assert isinstance(posterior, cb.Point)

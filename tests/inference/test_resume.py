@@ -20,7 +20,7 @@ import certibayes as cb
 from certibayes.errors import CorruptFile, Interrupted, RunExists
 from certibayes.inference.checkpoint import FILE_NAME
 from certibayes.inference.interrupt import StopRequest
-from certibayes.posteriors.storage import read_tensors
+from certibayes.support.files import read_tensors
 
 from .cases import (
     ALGORITHMS,

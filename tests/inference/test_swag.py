@@ -33,7 +33,7 @@ def trajectory(algorithm, steps, every):
 def test_the_diagonal_is_the_variance_of_the_iterates():
     algorithm = cb.SWAG(lr=0.1, start=0.25, rank=0)
     target, state, iterates = trajectory(algorithm, steps=40, every=3)
-    posterior = algorithm.finalise(target, state, (), torch.Generator())
+    posterior = algorithm.finalize(target, state, (), torch.Generator())
     assert len(iterates) == 10 == int(state.collected)
     for name in posterior.mean:
         stacked = torch.stack([iterate[name] for iterate in iterates])
@@ -44,7 +44,7 @@ def test_the_diagonal_is_the_variance_of_the_iterates():
 def test_the_deviations_are_the_last_ones_from_the_running_mean():
     algorithm = cb.SWAG(lr=0.1, start=0.0, rank=4)
     target, state, iterates = trajectory(algorithm, steps=24, every=4)
-    posterior = algorithm.finalise(target, state, (), torch.Generator())
+    posterior = algorithm.finalize(target, state, (), torch.Generator())
     for name, factors in posterior.factors.items():
         stacked = torch.stack([iterate[name] for iterate in iterates])
         running = stacked.cumsum(0) / torch.arange(1, 7, dtype=torch.float64).view(-1, *[1] * (stacked.dim() - 1))

@@ -14,7 +14,7 @@ from certibayes.errors import Diverged, Interrupted, InvalidInput, RunExists
 from certibayes.inference import temperature as search
 from certibayes.inference.batches import split_off
 from certibayes.likelihoods import Batch
-from certibayes.networks.seeds import derived_seed
+from certibayes.support.seeds import derived_seed
 
 from .cases import ALGORITHMS, EPOCHS, LIKELIHOODS, SIZE, assert_same_posterior, classes, data_for, fit, inputs
 from .conjugate import fit_linear, problem

@@ -110,7 +110,7 @@ def test_one_step_written_out():
 def test_it_starts_at_the_width_asked_for(temperature):
     target, params, _ = target_for(LIKELIHOODS["standard"], temperature=temperature)
     algorithm = cb.VOGN(initial_std=0.02)
-    for width in algorithm.finalise(
+    for width in algorithm.finalize(
         target, algorithm.init(target, params, torch.Generator().manual_seed(0)), (), torch.Generator()
     ).std.values():
         torch.testing.assert_close(width, torch.full_like(width, 0.02))
@@ -119,7 +119,7 @@ def test_it_starts_at_the_width_asked_for(temperature):
 def test_it_never_starts_wider_than_the_prior():
     target, params, _ = target_for(LIKELIHOODS["standard"])
     algorithm = cb.VOGN(initial_std=100.0)
-    for name, width in algorithm.finalise(
+    for name, width in algorithm.finalize(
         target, algorithm.init(target, params, torch.Generator().manual_seed(0)), (), torch.Generator()
     ).std.items():
         torch.testing.assert_close(width, target.precision[name].rsqrt().expand(width.shape))

@@ -29,7 +29,7 @@ def test_broadcasting_over_the_batch_is_refused():
     assert not cb.supports(BroadcastsTheBatch(), torch.rand(1, 3))
 
 
-class Centre(nn.Module):
+class Center(nn.Module):
     """Subtracts the mean over the batch. Its shapes give nothing away; only different examples do."""
 
     def forward(self, x):
@@ -37,12 +37,12 @@ class Centre(nn.Module):
 
 
 @dataclass(frozen=True)
-class CentreOperation(Operation):
+class CenterOperation(Operation):
     def evaluate(self, weights, *inputs):
         return inputs[0] - inputs[0].mean(0)
 
 
 def test_a_registered_layer_that_mixes_examples_is_refused(monkeypatch):
-    monkeypatch.setitem(lowering.modules, Centre, lambda module: (CentreOperation(), {}))
+    monkeypatch.setitem(lowering.modules, Center, lambda module: (CenterOperation(), {}))
     with pytest.raises(UnsupportedLayer, match="mixes the examples"):
-        trace(nn.Sequential(nn.Linear(3, 2), Centre()), torch.rand(1, 3))
+        trace(nn.Sequential(nn.Linear(3, 2), Center()), torch.rand(1, 3))

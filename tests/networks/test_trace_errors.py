@@ -279,6 +279,6 @@ def test_in_place_operations_are_understood_or_refused(forward):
 
 
 @pytest.mark.parametrize("std", [0.0, -1.0, [1.0, 0.0], float("nan")])
-def test_normalise_needs_a_positive_std(std):
+def test_normalize_needs_a_positive_std(std):
     with pytest.raises(ValueError, match="positive"):
         Normalize(0.0, std)

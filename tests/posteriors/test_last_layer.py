@@ -7,7 +7,7 @@ import torch
 
 import certibayes as cb
 from certibayes.errors import CorruptFile, InvalidInput
-from certibayes.posteriors.storage import read_tensors, write_tensors
+from certibayes.support.files import read_tensors, write_tensors
 
 from .cases import generator, inputs, network
 

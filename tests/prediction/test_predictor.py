@@ -8,8 +8,8 @@ from torch import nn
 import certibayes as cb
 from certibayes.errors import InvalidInput
 from certibayes.networks import trace
-from certibayes.networks.samples import stack
 from certibayes.prediction import Predictor
+from certibayes.support.stacks import stack
 
 from ..strategies import (
     CLASSES,
@@ -93,7 +93,7 @@ def test_samples_stay_what_they_were():
     assert torch.equal(predictor(x), before)
     assert torch.equal(predictor(x), before)  # and no call draws new ones
     assert predictor.size == 2 and predictor.classes == CLASSES
-    assert not list(predictor.parameters())  # nothing an optimiser could move
+    assert not list(predictor.parameters())  # nothing an optimizer could move
 
 
 def test_digest_depends_on_every_bit():
@@ -170,7 +170,7 @@ def test_impossible_weights_are_refused(value):
         Predictor(graph, samples)
 
 
-@pytest.mark.parametrize("name", ["relu", "batch norm on images", "normalise"])
+@pytest.mark.parametrize("name", ["relu", "batch norm on images", "normalize"])
 def test_autocast_changes_nothing(name):
     predictor, x = _predictor(name), inputs(name, 6, 0)
     plain = predictor(x)

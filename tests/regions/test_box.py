@@ -22,8 +22,8 @@ DOMAINS = [None, (0.0, 1.0), (-0.1, 0.7), (-4.0, 4.0)]
 
 def _ends(box: Box) -> tuple[list, list]:
     """Exact ends of a box: fractions, so nothing rounds."""
-    centre, radius = fractions(box.centre[0]), fractions(box.radius[0])
-    pairs = list(zip(centre, radius, strict=True))
+    center, radius = fractions(box.center[0]), fractions(box.radius[0])
+    pairs = list(zip(center, radius, strict=True))
     return [c - r for c, r in pairs], [c + r for c, r in pairs]
 
 
@@ -96,7 +96,7 @@ def test_at_the_border_of_the_domain_the_box_goes_inwards_only(x, eps):
 def test_radius_zero_is_the_point_itself(x, domain):
     point = torch.tensor([[x]]) if domain is None else torch.tensor([[x]]).clamp(*domain)
     box = outward_box(point, 0.0, domain)
-    assert torch.equal(box.centre, point)
+    assert torch.equal(box.center, point)
     assert torch.equal(box.radius, torch.zeros_like(point))
 
 
@@ -154,12 +154,12 @@ def test_a_radius_for_each_point():
     assert bool((box.upper[1:].double() >= eps[1:, None].double()).all())
 
 
-def test_ends_are_float64_and_hold_centre_and_radius():
+def test_ends_are_float64_and_hold_center_and_radius():
     box = Box(torch.tensor([1.0, -1e-8, 1e20]), torch.tensor([1e-9, 1.0, 1.0]))
     lower, upper = box.ends()
     assert lower.dtype == upper.dtype == torch.float64
     for low, high, c, r in zip(
-        fractions(lower), fractions(upper), fractions(box.centre), fractions(box.radius), strict=True
+        fractions(lower), fractions(upper), fractions(box.center), fractions(box.radius), strict=True
     ):
         assert low <= c - r and c + r <= high
 

@@ -74,7 +74,7 @@ def test_the_outward_box_holds_every_sample_in_floats(seed, norm, eps, kind, dty
     for z in (*(region.sample(generator(seed + k)) for k in range(5)), *corners, region.center):
         assert bool((lower <= z.double()).all() and (z.double() <= upper).all())
         if box.ball is not None:
-            away = z.double() - box.ball.centre
+            away = z.double() - box.ball.center
             left = away - away.clamp(-box.ball.slack, box.ball.slack)
             assert bool((distance(left, norm).flatten() <= box.ball.radius).all())
 
@@ -98,8 +98,8 @@ def test_the_outward_box_keeps_to_the_domain_of_each_feature(seed, eps, kind):
     box = region.outward_box()
     for row in range(SHAPE[0]):
         for at in range(SHAPE[1]):
-            lower = Fraction(float(box.centre[row, at])) - Fraction(float(box.radius[row, at]))
-            upper = Fraction(float(box.centre[row, at])) + Fraction(float(box.radius[row, at]))
+            lower = Fraction(float(box.center[row, at])) - Fraction(float(box.radius[row, at]))
+            upper = Fraction(float(box.center[row, at])) + Fraction(float(box.radius[row, at]))
             unit = Fraction(float(high[row, at] - low[row, at]) + 2.0) / 2**21
             assert lower >= Fraction(float(low[row, at])) - unit and upper <= Fraction(float(high[row, at])) + unit
 
@@ -125,10 +125,10 @@ def test_radii_of_values_may_come_once_or_for_every_point():
     once, every = InputRegion.around(x, radii, domain=(0, 1)), InputRegion.around(x, radii.expand(4, 3), domain=(0, 1))
     for ask in (
         lambda region: region.outward_box().radius,
-        lambda region: region.ideal_box().centre,
+        lambda region: region.ideal_box().center,
         lambda region: region.project(x + 1),
         lambda region: region.sample(generator(1)),
-        lambda region: region.take(torch.tensor([2, 1])).outward_box().centre,
+        lambda region: region.take(torch.tensor([2, 1])).outward_box().center,
         lambda region: region.steepest_step(x, x, 0.5),
     ):
         assert torch.equal(ask(once), ask(every))
@@ -157,8 +157,8 @@ def test_radii_of_points():
 def test_the_box_of_a_point_read_in_another_precision(norm):
     region = InputRegion.around(torch.full((2, 3), 1 / 3, dtype=torch.float64), 0.1, norm)
     assert region.to(torch.float64) is region
-    assert region.to(torch.float32).ideal_box().centre.dtype == torch.float32
-    assert region.outward_box(torch.float32).centre.dtype == torch.float32
+    assert region.to(torch.float32).ideal_box().center.dtype == torch.float32
+    assert region.outward_box(torch.float32).center.dtype == torch.float32
 
 
 def test_ideal_boxes_are_differentiable_under_vmap():

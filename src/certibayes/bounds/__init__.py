@@ -5,13 +5,12 @@ from certibayes.bounds.interval import interval_bounds, interval_margins, worst_
 from certibayes.bounds.linear import LinearBounder, LinearFunction, layer_boxes, linear_bounds, linear_margins
 from certibayes.bounds.registry import Rules, register, registered, rules_for
 from certibayes.bounds.relaxation import Relaxation
-from certibayes.bounds.rounding import IDEAL, LARGEST, Rounding, by_name, outward, within_range
+from certibayes.bounds.rounding import IDEAL, Rounding, by_name, outward, within_range
 from certibayes.bounds.support import Support, support_table, supports
 from certibayes.regions import NORMS, Ball, Box, Domain, ideal_box, outward_box
 
 __all__ = [
     "IDEAL",
-    "LARGEST",
     "NORMS",
     "Ball",
     "Box",

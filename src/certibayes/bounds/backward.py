@@ -49,12 +49,12 @@ class Step:
         """Return lower and upper ends of an input, moved outwards by what the subtraction can lose."""
         box = self.inputs[index]
         radius = self.rounding.widened(box, 4 * self.rounding.unit)
-        return box.centre - radius, box.centre + radius
+        return box.center - radius, box.center + radius
 
 
 def magnitude(box: Box) -> Tensor:
     """Largest magnitude of the values of a box, |c| + r."""
-    return box.centre.abs() + box.radius
+    return box.center.abs() + box.radius
 
 
 class Backward(NamedTuple):

@@ -37,14 +37,14 @@ def _inflated(cost: Tensor, terms: int, rounding: Rounding) -> Tensor:
 
 
 def _rooms(box: Box, ball: Ball, rounding: Rounding) -> tuple[Tensor, Tensor]:
-    """How far each coordinate can fall below and rise above the ball's centre inside the box, (B, ...) each."""
+    """How far each coordinate can fall below and rise above the ball's center inside the box, (B, ...) each."""
     lower, upper = box.ends() if rounding.outward else (box.lower.double(), box.upper.double())
-    return (ball.centre - lower).clamp(min=0.0), (upper - ball.centre).clamp(min=0.0)
+    return (ball.center - lower).clamp(min=0.0), (upper - ball.center).clamp(min=0.0)
 
 
 def _magnitude(box: Box, ball: Ball) -> Tensor:
-    """Largest magnitude of a coordinate, the ball's centre included."""
-    return torch.maximum(box.centre.double().abs() + box.radius.double(), ball.centre.abs())
+    """Largest magnitude of a coordinate, the ball's center included."""
+    return torch.maximum(box.center.double().abs() + box.radius.double(), ball.center.abs())
 
 
 def least_over_cut(coefficients: Tensor, box: Box, ball: Ball, rounding: Rounding) -> Tensor:
@@ -59,9 +59,9 @@ def least_over_cut(coefficients: Tensor, box: Box, ball: Ball, rounding: Roundin
     flat = coefficients.flatten(2).double()
     sizes, terms = flat.abs(), flat.shape[-1]
     below, above = (side.flatten(1)[:, None] for side in _rooms(box, ball, rounding))
-    centre = ball.centre.flatten(1)[..., None]
+    center = ball.center.flatten(1)[..., None]
     cost = _inflated(ball.cost(sizes, torch.where(flat > 0, below, above)), terms, rounding)
-    value = torch.bmm(flat, centre).squeeze(-1) - cost
+    value = torch.bmm(flat, center).squeeze(-1) - cost
     if not rounding.outward:
         return value
     # The coefficients' units, what rounding moved the points by, and the rounding of the sum and of this line.
@@ -88,9 +88,9 @@ def cut_affine(
     assert ball is not None
     weight, bias = weight.double(), None if bias is None else bias.double()
     terms = weight[0].numel()
-    centre = apply(ball.centre, weight, bias)
+    center = apply(ball.center, weight, bias)
     fall, rise = (_falls_l2 if ball.norm == "l2" else _falls_l1)(box, ball, apply, weight, scale, rounding)
-    lower, upper = centre - _inflated(fall, terms, rounding), centre + _inflated(rise, terms, rounding)
+    lower, upper = center - _inflated(fall, terms, rounding), center + _inflated(rise, terms, rounding)
     before = output.ends() if rounding.outward else (output.lower.double(), output.upper.double())
     if rounding.outward:
         # What the program loses, and what rounding moved the points by; see ``bounds.rounding``.
@@ -103,7 +103,7 @@ def cut_affine(
     made = rounding.box_between(lower, upper)
     # In exact arithmetic two ends that are one may cross by a rounding error.
     radius = made.radius if rounding.outward else made.radius.clamp(min=0.0)
-    return Box(made.centre.to(output.centre.dtype), radius.to(output.centre.dtype))
+    return Box(made.center.to(output.center.dtype), radius.to(output.center.dtype))
 
 
 def _falls_l2(
@@ -116,7 +116,7 @@ def _falls_l2(
     squares = ball.scale.square()
     rising, falling = weight.clamp(min=0.0).square(), weight.clamp(max=0.0).square()
     rooms = _rooms(box, ball, rounding)
-    limit = (CLOSED * ball.radius).view(-1, *[1] * (box.centre.dim() - 1))
+    limit = (CLOSED * ball.radius).view(-1, *[1] * (box.center.dim() - 1))
     below, above = (torch.where(room > limit, squares, 0.0) for room in rooms)
     closed = [torch.where(room > limit, 0.0, room) for room in rooms]
     left = (torch.maximum(*closed).flatten(1).square().sum(-1) + VANISHING).sqrt()
@@ -160,13 +160,13 @@ def _falls_l1(
 def carrying(rule: IntervalRule) -> IntervalRule:
     """Let the rule of an operation y = a x + d, with a number a for each coordinate, pass the ball on.
 
-    Its centre goes the way of x, its scale is stretched by |a|, and what the program loses is added to its slack. Where
+    Its center goes the way of x, its scale is stretched by |a|, and what the program loses is added to its slack. Where
     the output is broadcast to a larger shape the ball is dropped.
     """
 
     def interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
         output, (box, *_) = rule(operation, weights, boxes, rounding), boxes
-        if box.ball is None or output.centre.shape != box.centre.shape:
+        if box.ball is None or output.center.shape != box.center.shape:
             return output
         ball, exact = box.ball, {role: weight.double() for role, weight in weights.items()}
         ones = torch.ones_like(ball.scale)
@@ -174,15 +174,15 @@ def carrying(rule: IntervalRule) -> IntervalRule:
         factor = pull(ones)[0].abs() * (1 + 2.0**-40)
         slack = ball.slack * factor
         if rounding.outward:
-            point = _magnitude(box, ball).to(box.centre.dtype)
+            point = _magnitude(box, ball).to(box.center.dtype)
             lost = rule(operation, weights, (Box(point, torch.zeros_like(point)),), rounding).radius
             slack = slack + lost.double()
-        centre, scale = operation.evaluate(exact, ball.centre), (ball.scale * factor).clamp(min=NARROW)
-        return output._replace(ball=Ball(centre, ball.radius, ball.norm, scale, slack))
+        center, scale = operation.evaluate(exact, ball.center), (ball.scale * factor).clamp(min=NARROW)
+        return output._replace(ball=Ball(center, ball.radius, ball.norm, scale, slack))
 
     return interval
 
 
 def reshaped(ball: Ball, reshape: Callable[[Tensor], Tensor]) -> Ball:
     """Give every tensor of a ball another shape."""
-    return replace(ball, centre=reshape(ball.centre), scale=reshape(ball.scale), slack=reshape(ball.slack))
+    return replace(ball, center=reshape(ball.center), scale=reshape(ball.scale), slack=reshape(ball.slack))

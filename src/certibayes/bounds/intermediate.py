@@ -62,28 +62,28 @@ def _first_layers(graph: Graph) -> set[str]:
 def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at_once: int) -> Box:
     """Bound every output of a graph by a backward pass, and intersect with the box that is known."""
     box = boxes[graph.nodes[-1].name]
-    units = box.centre[0].numel()
-    identity = torch.eye(units, dtype=box.centre.dtype, device=box.centre.device)
+    units = box.center[0].numel()
+    identity = torch.eye(units, dtype=box.center.dtype, device=box.center.device)
     bounder, lows, highs = LinearBounder(graph, params, boxes, rounding), [], []
     for some in identity.split(at_once):
         both = torch.cat([some, -some]).view(-1, *graph.output_shape)
-        lower, negative = bounder.lower(both.expand(len(box.centre), *both.shape)).split(len(some), 1)
+        lower, negative = bounder.lower(both.expand(len(box.center), *both.shape)).split(len(some), 1)
         lows.append(lower)
         highs.append(-negative)
     low, high = (end.flatten(1) for end in rounding.ends(box))
     return box_between_ends(
-        torch.maximum(torch.cat(lows, 1), low).view(box.centre.shape),
-        torch.minimum(torch.cat(highs, 1), high).view(box.centre.shape),
-        box.centre.dtype,
+        torch.maximum(torch.cat(lows, 1), low).view(box.center.shape),
+        torch.minimum(torch.cat(highs, 1), high).view(box.center.shape),
+        box.center.dtype,
         rounding,
     )
 
 
 def box_between_ends(low: Tensor, high: Tensor, dtype: torch.dtype, rounding: Rounding) -> Box:
     """Return a box in ``dtype`` that holds the ends, given in float64."""
-    centre = ((low + high) / 2).to(dtype)
-    reach = torch.maximum(high - centre.double(), centre.double() - low).clamp(min=0)
+    center = ((low + high) / 2).to(dtype)
+    reach = torch.maximum(high - center.double(), center.double() - low).clamp(min=0)
     if not rounding.outward:
-        return Box(centre, reach.to(dtype))
+        return Box(center, reach.to(dtype))
     # One unit for the subtraction and one for the rounding to the network's precision.
-    return Box(centre, (reach * (1 + 2.0**-50)).to(dtype) * (1 + 4 * rounding.unit) + rounding.underflow)
+    return Box(center, (reach * (1 + 2.0**-50)).to(dtype) * (1 + 4 * rounding.unit) + rounding.underflow)

@@ -27,7 +27,7 @@ def interval_bounds(
     Args:
         graph: the network.
         params: parameters and buffers of one sample.
-        box: inputs, centre and radius of shape (B, *input_shape).
+        box: inputs, center and radius of shape (B, *input_shape).
         rounding: ``IDEAL``, or ``outward(dtype)`` for bounds on the float program.
         observe: see ``Graph.fold``.
 
@@ -49,7 +49,7 @@ def worst_logits(box: Box, labels: Tensor) -> Tensor:
         labels: (B,).
     """
     # Not one_hot, which fails under vmap(grad(...)).
-    is_label = labels[:, None] == torch.arange(box.centre.shape[-1], device=labels.device)
+    is_label = labels[:, None] == torch.arange(box.center.shape[-1], device=labels.device)
     return torch.where(is_label, box.lower, box.upper)
 
 
@@ -81,16 +81,16 @@ def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rou
     weights = last.weights(params)
     if rounding.outward:
         # The layer is C wide, so float64 costs little and leaves only the runtime's rounding to pay for.
-        features = Box(features.centre.double(), features.radius.double())
+        features = Box(features.center.double(), features.radius.double())
         weights = {role: weight.double() for role, weight in weights.items()}
     weight = weights["weight"]
-    centre = last.operation.evaluate(weights, features.centre)
-    own = torch.where(is_label, centre, torch.zeros_like(centre)).sum(-1, keepdim=True)
+    center = last.operation.evaluate(weights, features.center)
+    own = torch.where(is_label, center, torch.zeros_like(center)).sum(-1, keepdim=True)
     differences = rounding.magnitude(weight[labels][:, None, :] - weight)
     radius = torch.einsum("bjn,bn->bj", differences, features.radius)
-    margins = own - centre - radius
+    margins = own - center - radius
     if rounding.outward:
-        magnitude = (features.centre.abs() + features.radius) @ rounding.magnitude(weight).T
+        magnitude = (features.center.abs() + features.radius) @ rounding.magnitude(weight).T
         if "bias" in weights:
             magnitude = magnitude + weights["bias"].abs()
         error = magnitude * rounding.widening(weight.shape[1]) + rounding.underflow

@@ -274,7 +274,7 @@ def concretize(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Te
     parts = []
     for part in portions(coefficients):
         some = coefficients[part]
-        middle, reach = dot(some, portion(box.centre, part)), dot(some.abs(), portion(radius, part))
+        middle, reach = dot(some, portion(box.center, part)), dot(some.abs(), portion(radius, part))
         parts.append(middle.double() - reach.double())
     over_box = joined(parts)
     if box.ball is None:
@@ -317,7 +317,7 @@ def linear_margins(
         Lower bounds (B, C) in float64; 0 for the label itself.
     """
     boxes = layer_boxes(graph, params, box, rounding) if boxes is None else boxes
-    specification, rivals = margin_specification(labels, graph.classes, box.centre.dtype)
+    specification, rivals = margin_specification(labels, graph.classes, box.center.dtype)
     lower = LinearBounder(graph, params, boxes, rounding).lower(specification, Relaxation(slopes))
     return torch.zeros(len(labels), graph.classes, dtype=lower.dtype, device=lower.device).scatter(1, rivals, lower)
 
@@ -351,8 +351,8 @@ def output_bounds(
         Lower and upper ends, (B, C) each, in float64.
     """
     last = boxes[graph.nodes[-1].name]
-    unit = torch.eye(graph.classes, dtype=last.centre.dtype, device=last.centre.device)
+    unit = torch.eye(graph.classes, dtype=last.center.dtype, device=last.center.device)
     both = torch.cat([unit, -unit]).view(2 * graph.classes, *graph.output_shape)
-    lower, negative = lower_of(both.expand(len(last.centre), *both.shape)).split(graph.classes, 1)
+    lower, negative = lower_of(both.expand(len(last.center), *both.shape)).split(graph.classes, 1)
     low, high = (end.flatten(1) for end in rounding.ends(last))
     return torch.maximum(lower, low), torch.minimum(-negative, high)

@@ -91,10 +91,10 @@ def underflow_error(box: Box, rounding: Rounding) -> Tensor:
     below the smallest normal number, or be multiplied once more by a weight of up to 2³⁰ (batch norm). It matters where
     small weights follow large ones.
     """
-    centre, radius = box.centre.flatten(1), box.radius.flatten(1)
-    largest = torch.maximum(centre.amax(1, keepdim=True), -centre.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
+    center, radius = box.center.flatten(1), box.radius.flatten(1)
+    largest = torch.maximum(center.amax(1, keepdim=True), -center.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
     # Twice what is needed covers the rounding of this line.
-    return largest.double() * (2 * box.centre[0].numel() * rounding.underflow * 2.0**-20)
+    return largest.double() * (2 * box.center[0].numel() * rounding.underflow * 2.0**-20)
 
 
 def error_through(coefficients: Tensor, output: Box, error: Tensor, rounding: Rounding) -> Tensor:
@@ -106,7 +106,7 @@ def error_through(coefficients: Tensor, output: Box, error: Tensor, rounding: Ro
         error: e, (B, *output_shape).
         rounding: of the program that runs.
     """
-    own = output.centre.abs().add_(output.radius)
+    own = output.center.abs().add_(output.radius)
     # The share of the magnitude covers the coefficients; the factor covers the rounding of this very sum.
     factor = 1 + sum_error(own, rounding)
     return dot_magnitudes(coefficients, own.mul_(COEFFICIENT_UNITS * rounding.unit).add_(error).mul_(factor))

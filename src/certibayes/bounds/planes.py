@@ -105,17 +105,17 @@ def raise_units(
     taken = coefficients.gather(-1, planes.units).clamp(max=0) * planes.in_use
     rest = coefficients.scatter_add(-1, planes.units, -taken)
     weight, bias = weights["weight"], weights.get("bias")
-    centre, radius, shares = inputs.centre, inputs.radius, planes.shares
+    center, radius, shares = inputs.center, inputs.radius, planes.shares
     if rounding.outward:
         # Products of two floats are exact in float64, and its sums are off by far less than is added below.
         weight, bias = weight.double(), None if bias is None else bias.double()
-        centre, radius, shares = centre.double(), radius.double(), shares.double()
+        center, radius, shares = center.double(), radius.double(), shares.double()
 
-    part, above, offsets = _planes(planes, shares, weight, bias, centre, radius)
+    part, above, offsets = _planes(planes, shares, weight, bias, center, radius)
     through = (taken.to(part.dtype)[..., None, :] @ part).squeeze(-2)
     if not rounding.outward:
         return Raised(rest, through, (taken * above).sum(-1).double())
-    magnitude = _on_units(planes, (centre.abs() + radius) @ rounding.magnitude(weight).T) + offsets.abs()
+    magnitude = _on_units(planes, (center.abs() + radius) @ rounding.magnitude(weight).T) + offsets.abs()
     # Of the program that runs; of the sums here, n and then K terms long.
     terms, units = weight.shape[1], taken.shape[-1]
     lost = magnitude * (1.25 * rounding.gamma(terms + 8) + (terms + units + 64) * 2.0**-50) + 2 * rounding.underflow
@@ -128,20 +128,20 @@ def raise_units(
 def plane_values(planes: Planes, weights: Weights, inputs: Box, x: Tensor) -> Tensor:
     """Return the height of every plane at one x of each example, (B, n) -> (B, S, K), rounding aside."""
     part, above, _ = _planes(
-        planes, planes.shares, weights["weight"], weights.get("bias"), inputs.centre, inputs.radius
+        planes, planes.shares, weights["weight"], weights.get("bias"), inputs.center, inputs.radius
     )
     return (part @ x[:, None, :, None]).squeeze(-1) + above
 
 
 def _planes(
-    planes: Planes, shares: Tensor, weight: Tensor, bias: Tensor | None, centre: Tensor, radius: Tensor
+    planes: Planes, shares: Tensor, weight: Tensor, bias: Tensor | None, center: Tensor, radius: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return s_i w_i, (B, S, K, n), the constants of the planes, and the biases of their units, (B, S, K)."""
     part = shares * weight[planes.units]
-    middle = (part @ centre[:, None, :, None]).squeeze(-1)
+    middle = (part @ center[:, None, :, None]).squeeze(-1)
     reach = (part.abs() @ radius[:, None, :, None]).squeeze(-1)
     offsets = torch.zeros_like(middle) if bias is None else bias[planes.units]
-    top = _on_units(planes, centre @ weight.T + radius @ weight.abs().T)
+    top = _on_units(planes, center @ weight.T + radius @ weight.abs().T)
     return part, torch.maximum(offsets + top - (middle + reach), reach - middle), offsets
 
 

@@ -2,12 +2,12 @@ r"""Rounding: how bounds are widened until they hold for the float program that 
 
 Write u for the unit roundoff (2⁻²⁴ in float32) and γₙ = n u / (1 - n u). A dot product of n terms plus bias,
 computed in any order, differs from the exact one by at most γₙ₊₁ (|W| |x| + |b|) (Higham, *Accuracy and
-Stability of Numerical Algorithms*, 2002, ch. 3). Three computations round: the network that runs, the centre of
+Stability of Numerical Algorithms*, 2002, ch. 3). Three computations round: the network that runs, the center of
 the box, and its radius. All three are covered by one widening of the radius that is propagated anyway,
 
     ρ = r + g (|c| + r),     radius' = |W| ρ + g |b|,     g = 4 γₙ₊₈,
 
-since every activation satisfies |x| <= |c| + r: 2γ covers the network and the centre, and the rest covers ρ
+since every activation satisfies |x| <= |c| + r: 2γ covers the network and the center, and the rest covers ρ
 and the radius themselves, which lose a relative γₙ₊₈ at most. No third product is needed.
 
 Underflow adds absolute errors that no relative term covers, also where subnormal numbers are flushed to 0. Any number
@@ -88,24 +88,24 @@ class Rounding:
         Outward bounds are never differentiated, so the passes over memory run in place: fresh memory would cost more
         than the arithmetic.
         """
-        return box.centre.abs().add_(box.radius).mul_(share).add_(box.radius) if self.outward else box.radius
+        return box.center.abs().add_(box.radius).mul_(share).add_(box.radius) if self.outward else box.radius
 
     def ends(self, box: Box) -> tuple[Tensor, Tensor]:
         """Return the ends of a box in float64: exact in outward rounding, else as the network's precision has them."""
         return box.ends() if self.outward else (box.lower.double(), box.upper.double())
 
     def box_between(self, lower: Tensor, upper: Tensor, ulps: float = 0.0) -> Box:
-        """Enclose [lower, upper], whose ends carry a relative error of ``ulps`` units, in centre and radius.
+        """Enclose [lower, upper], whose ends carry a relative error of ``ulps`` units, in center and radius.
 
         In outward rounding ``upper`` is consumed.
         """
-        centre = (lower + upper) / 2 if not self.outward else torch.lerp(lower, upper, 0.5)
+        center = (lower + upper) / 2 if not self.outward else torch.lerp(lower, upper, 0.5)
         if not self.outward:
-            return Box(centre, (upper - lower) / 2)
-        # The centre may be off by 2 units, which moves both distances; 8 units cover that, the
+            return Box(center, (upper - lower) / 2)
+        # The center may be off by 2 units, which moves both distances; 8 units cover that, the
         # subtraction and this sum.
         largest = torch.maximum(lower.abs(), upper.abs()).mul_((ulps + 8.0) * self.unit)
-        return Box(centre, largest.add_(upper.sub_(centre)).add_(self.underflow))
+        return Box(center, largest.add_(upper.sub_(center)).add_(self.underflow))
 
 
 IDEAL = Rounding()
@@ -125,22 +125,19 @@ def smoothed(tau: float) -> Rounding:
     return Rounding(smoothing=tau) if tau > 0.0 else IDEAL
 
 
-LARGEST = 2.0**30
-"""Weights and inputs beyond this are refused, so that ``underflow`` is enough."""
-
 SMALLEST_VARIANCE = 2.0**-100
 """Variances below this, with batch norm's eps added, are refused: a program may take them for 0."""
 
 LARGEST_BOUND = 2.0**100
-"""A centre or radius beyond this, in any layer, is refused: the radius of a layer is at least 2⁻¹⁹ |W| |x|, so below
+"""A center or radius beyond this, in any layer, is refused: the radius of a layer is at least 2⁻¹⁹ |W| |x|, so below
 it no partial sum of the float program can overflow, in any order."""
 
 
 def within_range(box: Box) -> tuple[Tensor, Tensor]:
     """Tell of which points (B,) a layer's box is far from overflow, NaN is not, and whether any radius is negative."""
     # Extremes, not absolute values: nothing is allocated. Two reductions are many times as fast as one ``aminmax``.
-    centre, radius = box.centre.flatten(1), box.radius.flatten(1)
-    inside = (centre.amin(1) >= -LARGEST_BOUND) & (centre.amax(1) <= LARGEST_BOUND) & (radius.amax(1) <= LARGEST_BOUND)
+    center, radius = box.center.flatten(1), box.radius.flatten(1)
+    inside = (center.amin(1) >= -LARGEST_BOUND) & (center.amax(1) <= LARGEST_BOUND) & (radius.amax(1) <= LARGEST_BOUND)
     return inside, (radius.amin() < 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from certibayes.certificates import reading
 from certibayes.certificates.provenance import Provenance
 from certibayes.errors import CorruptFile
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 
 class Stated:

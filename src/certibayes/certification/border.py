@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from certibayes.bounds import LARGEST
-from certibayes.bounds.checks import inputs_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import InputRegion
+from certibayes.support.checks import LARGEST, inputs_of
 
 
 def region_for(predictor: Predictor, x: Any, eps: Any, norm: str, domain: Any) -> InputRegion:

@@ -211,7 +211,7 @@ class Search:
         roots, nothing = torch.arange(count, device=device), torch.zeros_like(known)
         unseen = torch.full_like(known, torch.inf)
         leaves = Leaves(roots, signs, known, torch.zeros_like(roots), nothing, unseen)
-        middle = self.boxes[INPUT].centre[self.point]
+        middle = self.boxes[INPUT].center[self.point]
         trees = Trees(known, leaves, unseen, middle, torch.zeros_like(middle), known)
         return self._in_parts(trees, leaves, lambda part: self._root(part, ROOTS[bounds]), ended)
 
@@ -300,15 +300,15 @@ class Search:
             sign = self._by_node(signs)[node.name]
             box = boxes[node.inputs[0]]
             # Moved outwards by what the arithmetic here can lose.
-            pad = (box.centre.abs() + box.radius) * (8 * unit)
-            low, high = box.centre - box.radius - pad, box.centre + box.radius + pad
+            pad = (box.center.abs() + box.radius) * (8 * unit)
+            low, high = box.center - box.radius - pad, box.center + box.radius + pad
             # Rounding must not push a cut interval over zero again, or the activation would count as unstable. It is
             # kept a few units clear of it; on its side ReLU is linear up to zero, so nothing is lost by that.
             # An end that is not subnormal can be halved.
             far = torch.where(sign > 0, high.clamp(min=0) + 4 * smallest, low.clamp(max=0) - 4 * smallest)
             end = far * (0.5 + 16 * unit)
             boxes[node.inputs[0]] = Box(
-                torch.where(sign == 0, box.centre, end),
+                torch.where(sign == 0, box.center, end),
                 torch.where(sign == 0, box.radius, end.abs() * (1 - 16 * unit)),
             )
         return boxes
@@ -335,7 +335,7 @@ class Search:
         losses = [corner.new_zeros(len(corner), 0)]
         for node in self.relus:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
-            low, high = box.centre - box.radius, box.centre + box.radius
+            low, high = box.center - box.radius, box.center + box.radius
             above = (high / (high - low).clamp(min=1e-30)) * (z - low)
             if node.name in chosen.planes:
                 above = self._under_planes(above, node, chosen.planes[node.name], boxes, values)

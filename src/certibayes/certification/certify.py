@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import by_name
-from certibayes.bounds.checks import labels_of, require_classes, require_count
 from certibayes.certificates import Certificate
 from certibayes.certification.border import region_for
 from certibayes.certification.clock import Clock
@@ -24,6 +23,7 @@ from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, InputRegion, as_radius
+from certibayes.support.checks import labels_of, require_classes, require_count
 
 UNBOUNDED = (
     "the bounds of some layer are NaN or come close to overflow, most likely because weights or radius are so large "

@@ -25,15 +25,15 @@ AT_ONCE = 512
 def halves(box: Box, side: Tensor, rounding: Rounding) -> Box:
     """Cut every box (Q, ...) in two along one of its sides, (Q,), and return all left parts, then all right ones."""
     low, high = box.ends() if rounding.outward else (box.lower.double(), box.upper.double())
-    shape, rows = box.centre.shape, torch.arange(len(side), device=side.device)
+    shape, rows = box.center.shape, torch.arange(len(side), device=side.device)
     low, high = low.flatten(1), high.flatten(1)
     # Both parts hold the cut itself, so that no input lies between them.
     cut = (low[rows, side] + high[rows, side]) / 2
     left, right = high.clone(), low.clone()
     left[rows, side], right[rows, side] = cut, cut
     lower, upper = torch.cat([low, right]), torch.cat([left, high])
-    made = box_between_ends(lower, upper, box.centre.dtype, rounding)
-    return Box(made.centre.view(-1, *shape[1:]), made.radius.view(-1, *shape[1:]))
+    made = box_between_ends(lower, upper, box.center.dtype, rounding)
+    return Box(made.center.view(-1, *shape[1:]), made.radius.view(-1, *shape[1:]))
 
 
 def proved_in_parts(
@@ -52,7 +52,7 @@ def proved_in_parts(
         is_lost: tells of which boxes, (Q,), nothing can be proved any more, because there is a counterexample.
         ended: tells when to stop.
     """
-    owner = torch.arange(len(box.centre), device=box.centre.device)
+    owner = torch.arange(len(box.center), device=box.center.device)
     parts = box
     while len(owner) > 0 and not ended():
         order = torch.arange(len(owner), device=owner.device)
@@ -62,7 +62,7 @@ def proved_in_parts(
         grown, rest = halves(some, some.radius.flatten(1).argmax(-1), rounding), parts.take(order[AT_ONCE:])
         # The oldest first: all boxes get on alike.
         owner = torch.cat([owner[AT_ONCE:], whose.repeat(2)])
-        parts = Box(torch.cat([rest.centre, grown.centre]), torch.cat([rest.radius, grown.radius]))
-    unfinished = torch.zeros(len(box.centre), dtype=torch.bool, device=owner.device)
+        parts = Box(torch.cat([rest.center, grown.center]), torch.cat([rest.radius, grown.radius]))
+    unfinished = torch.zeros(len(box.center), dtype=torch.bool, device=owner.device)
     unfinished[owner] = True
-    return ~unfinished & ~is_lost(torch.arange(len(box.centre), device=owner.device))
+    return ~unfinished & ~is_lost(torch.arange(len(box.center), device=owner.device))

@@ -96,10 +96,10 @@ def joint_values(functions: LinearFunction, margins: Tensor, others: Others, box
     lost = lost + slopes * (functions.offset.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
     # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not, nor how far
     # rounding may have moved an input out of its ball, which ``concretize`` leaves out in exact arithmetic.
-    off = (exact.centre.abs() + exact.radius) * 2.0**-38
+    off = (exact.center.abs() + exact.radius) * 2.0**-38
     off = off if exact.ball is None else off + exact.ball.slack * (1 + 2.0**-38)
     return (total(slopes) - lost.sum(0) - dot(together(slopes, coefficients.abs()), off)[:, 0]) / len(margins)
 
 
 def _double(box: Box) -> Box:
-    return Box(box.centre.double(), box.radius.double(), box.ball)
+    return Box(box.center.double(), box.radius.double(), box.ball)

@@ -16,8 +16,8 @@ from certibayes.bounds.planes import planed_layers
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.networks.operations import Reshape
-from certibayes.networks.samples import each
 from certibayes.prediction import Predictor
+from certibayes.support.stacks import each
 
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
@@ -61,7 +61,7 @@ def logit_bounds(
     """
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
-    points = torch.arange(len(box.centre), device=box.centre.device)
+    points = torch.arange(len(box.center), device=box.center.device)
     at_once = batch_for(predictor, 2 * graph.classes, memory, bounds)
     if bounds != "ibp" and len(points) > at_once:
         parts = (box.take(part) for part in points.split(at_once))
@@ -177,8 +177,8 @@ class Ranges(NamedTuple):
     @staticmethod
     def start(box: Box) -> Ranges:
         """Return what no layer says."""
-        known = torch.ones(len(box.centre), dtype=torch.bool, device=box.centre.device)
-        return Ranges(known, torch.zeros((), dtype=torch.bool, device=box.centre.device))
+        known = torch.ones(len(box.center), dtype=torch.bool, device=box.center.device)
+        return Ranges(known, torch.zeros((), dtype=torch.bool, device=box.center.device))
 
     def seen(self, node: Node, output: Box) -> Ranges:
         """Take in the box of a layer."""

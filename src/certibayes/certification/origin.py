@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from certibayes.certificates import Provenance
-from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
+from certibayes.support.files import tensor_digest
 
 
 def provenance_of(predictor: Predictor, x: Tensor, **settings: str) -> Provenance:

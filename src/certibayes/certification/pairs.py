@@ -15,8 +15,8 @@ from certibayes.certification.network_bounds import intermediate_boxes, margin_c
 from certibayes.certification.problem import Problem
 from certibayes.certification.prospects import PROBES
 from certibayes.networks import direct_sums
-from certibayes.networks.samples import pick
 from certibayes.prediction import Predictor
+from certibayes.support.stacks import pick
 
 
 class Searched(NamedTuple):

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.checks import inputs_of, labels_of
 from certibayes.certificates import Radius
 from certibayes.certification.certify import certify, require_predictor
 from certibayes.certification.methods import Method, as_method
@@ -22,6 +21,7 @@ from certibayes.certification.origin import provenance_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, as_domain, take_domain
+from certibayes.support.checks import inputs_of, labels_of
 
 MOST_STEPS = 50
 """More would try radii that float64 cannot tell apart."""

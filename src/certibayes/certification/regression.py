@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import by_name
-from certibayes.bounds.checks import inputs_of, require_count
 from certibayes.certificates import RegressionCertificate
 from certibayes.certification.border import region_for
 from certibayes.certification.certify import UNBOUNDED, require_arithmetic
@@ -24,6 +23,7 @@ from certibayes.certification.origin import provenance_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import RegressionPredictor
 from certibayes.regions import Domain, as_radius
+from certibayes.support.checks import inputs_of, require_count
 
 
 def certify_regression(  # noqa: PLR0913 - public

@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from certibayes._version import __version__
-from certibayes.bounds.checks import inputs_of, labels_of, require_count
 from certibayes.certificates import Certificate, Provenance, reading
 from certibayes.certification.certify import certify, require_predictor
 from certibayes.certification.methods import Method, as_method
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
-from certibayes.posteriors.storage import read_tensors, tensor_digest, write_atomically, write_tensors
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, as_domain, as_radius, take_domain
+from certibayes.support.checks import inputs_of, labels_of, require_count
+from certibayes.support.files import read_tensors, tensor_digest, write_atomically, write_tensors
 
 DESCRIPTION = "shards.json"
 KIND = "certificate shard"

@@ -9,11 +9,11 @@ from certibayes.cli.certify import certify_command
 from certibayes.cli.check import check_command
 from certibayes.cli.data import data_app
 from certibayes.cli.demo import demo_command
+from certibayes.cli.evaluate import uncertainty_command
 from certibayes.cli.info import info_command
 from certibayes.cli.radius import radius_command
 from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
-from certibayes.cli.uncertainty import uncertainty_command
 
 app = typer.Typer(
     name="certibayes",

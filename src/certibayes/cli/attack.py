@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.attack import GROUPS, METHODS, NORMS, Attacked, as_attack, attack
+from certibayes.attacks import GROUPS, METHODS, NORMS, Attacked, as_attack, attack
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import (
     AtLeast,
@@ -23,7 +23,7 @@ from certibayes.cli.options import (
     SamplesOption,
     SeedOption,
 )
-from certibayes.cli.terminal import check_bar, console, print_json, progress_bar, told_plainly
+from certibayes.cli.terminal import check_bar, console, error_handler, print_json, progress_bar
 from certibayes.experiments.tables import require_format, write_table
 
 
@@ -66,7 +66,7 @@ def attack_command(
 
     Example: certibayes attack runs/a --eps 0.1 --method ensemble --limit 500
     """
-    with told_plainly():
+    with error_handler():
         form = "parquet" if out is not None and out.suffix == ".parquet" else "csv"
         require_format(form)
         chosen = as_attack(method.split(","), steps=steps, restarts=restarts, queries=queries)
@@ -79,13 +79,13 @@ def attack_command(
                 result = attack(
                     case.posterior, case.x, case.y, draws=draws, judge=case.predictor, progress=move, **settings
                 )
-        after = result.standing_after()
+        after = result.robust_accuracy_after()
         if out is not None:
             _store(out, form, result)
         if as_json:
             print_json(
                 {
-                    "n": len(case.x), "accuracy": after["clean"], "standing": result.standing, "after": after,
+                    "n": len(case.x), "accuracy": after["clean"], "standing": result.robust_accuracy, "after": after,
                     "eps": eps, "norm": norm, "method": method, "steps": steps, "restarts": restarts,
                     "queries": queries, "draws": draws, "samples": case.predictor.size, "dataset": case.dataset,
                     "digest": case.predictor.digest,
@@ -93,7 +93,7 @@ def attack_command(
             )  # fmt: skip
         else:
             console.print(
-                f"[bold]{100 * result.standing:.2f}%[/bold] of {len(case.x)} points still stand at eps {eps:g} "
+                f"[bold]{100 * result.robust_accuracy:.2f}%[/bold] of {len(case.x)} points still stand at eps {eps:g} "
                 f"({norm}; {', '.join(result.methods)}); accuracy {100 * after['clean']:.2f}%",
                 highlight=False,
             )
@@ -101,7 +101,7 @@ def attack_command(
                 _print_table(after)
             if out is not None:
                 console.print(f"points in [bold]{escape(str(out))}[/bold]", highlight=False)
-        check_bar(result.standing, at_least, "fraction standing")
+        check_bar(result.robust_accuracy, at_least, "fraction standing")
 
 
 def _print_table(after: dict[str, float]) -> None:

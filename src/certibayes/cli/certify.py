@@ -26,11 +26,11 @@ from certibayes.cli.options import (
     SamplesOption,
     SeedOption,
 )
-from certibayes.cli.terminal import check_bar, console, print_json, progress_bar, told_plainly
+from certibayes.cli.terminal import check_bar, console, error_handler, print_json, progress_bar
 from certibayes.errors import Interrupted, InvalidInput
+from certibayes.evaluation import uncertainty
 from certibayes.experiments.tables import FORMATS, require_format, write_table
-from certibayes.posteriors.storage import write_atomically
-from certibayes.uncertainty import uncertainty
+from certibayes.support.files import write_atomically
 
 BoundsOption = Annotated[
     str | None,
@@ -116,7 +116,7 @@ def certify_command(
 
     Example: certibayes certify runs/a --eps 0.1 --method theorem1 --out runs/a-certified
     """
-    with told_plainly():
+    with error_handler():
         if verify is not None:
             raise InvalidInput(f"--verify is a command of its own now: certibayes check {run} {verify}")
         require_format(form)

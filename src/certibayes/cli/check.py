@@ -15,7 +15,7 @@ from certibayes.certificates.words import bounds_in_words
 from certibayes.checker import Check, check_certificate
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import DataDir, DatasetOption, DeviceOption, JsonOption, LimitOption, RunArgument
-from certibayes.cli.terminal import BELOW_BAR, console, notes, print_json, progress_bar, told_plainly
+from certibayes.cli.terminal import BELOW_BAR, console, error_handler, notes, print_json, progress_bar
 
 
 def check_command(
@@ -48,7 +48,7 @@ def check_command(
 
     Example: certibayes check runs/a runs/a-certified --strict
     """
-    with told_plainly():
+    with error_handler():
         record = read_record(certificate)
         claimed = parse(record)
         # What the certificate says of itself is only where to look; digests decide whether it was found there.

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from certibayes import data
 from certibayes.cli.options import DataDir, JsonOption
-from certibayes.cli.terminal import console, notes, print_json, told_plainly
+from certibayes.cli.terminal import console, error_handler, notes, print_json
 from certibayes.data.layout import get_command
 
 data_app = typer.Typer(help="List data sets, and get them from their publishers.", invoke_without_command=True)
@@ -24,7 +24,7 @@ def list_command(context: typer.Context, data_dir: DataDir = None, as_json: Json
         # `data --json get NAME` means the same as `data get NAME --json`.
         context.obj = (data_dir, as_json)
         return
-    with told_plainly():
+    with error_handler():
         here = {name: data.is_available(name, data_dir) for name in data.names()}
         if as_json:
             print_json({"data_dir": str(data.data_directory(data_dir)), "available": here})
@@ -48,7 +48,7 @@ def download_command(
     """Download a data set from its publisher, with its checksum; an interrupted download goes on where it stopped."""
     outer_dir, outer_json = context.obj or (None, False)
     data_dir, as_json = data_dir or outer_dir, as_json or outer_json
-    with told_plainly():
+    with error_handler():
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), console=notes,
             disable=as_json,

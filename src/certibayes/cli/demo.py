@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes.cli.options import JsonOption
-from certibayes.cli.terminal import console, notes, print_json, told_plainly
+from certibayes.cli.terminal import console, error_handler, notes, print_json
 from certibayes.experiments import run_demo
 
 
@@ -27,7 +27,7 @@ def demo_command(
     Trains the same network on 10,000 embedded MNIST digits with the standard and with the robust likelihood, certifies
     and attacks both on 2,000 test digits, and writes a report, a figure and the results.
     """
-    with told_plainly():
+    with error_handler():
 
         def stage(what: str) -> None:
             if not as_json:

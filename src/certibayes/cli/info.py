@@ -15,12 +15,12 @@ from rich.text import Text
 from certibayes import data
 from certibayes.bounds import registered
 from certibayes.cli.options import DataDir, JsonOption
-from certibayes.cli.terminal import console, print_json, told_plainly
+from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.errors import CertibayesError, InvalidInput
+from certibayes.evaluation import diagnose
 from certibayes.experiments import ALGORITHMS, LIKELIHOODS, load_run
 from certibayes.networks import BY_NAME
 from certibayes.posteriors import Posterior, versions
-from certibayes.uncertainty import diagnose
 
 POINTS = 200
 """Test inputs whose predictions are followed along Markov chains."""
@@ -37,7 +37,7 @@ def info_command(
 
     Example: certibayes info runs/a
     """
-    with told_plainly():
+    with error_handler():
         record = _installation() if run is None else _run(run, data_dir)
         diagnostics = record.pop("diagnostics", None)
         if as_json:

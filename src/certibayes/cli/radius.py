@@ -24,7 +24,7 @@ from certibayes.cli.options import (
     SamplesOption,
     SeedOption,
 )
-from certibayes.cli.terminal import console, print_json, progress_bar, told_plainly
+from certibayes.cli.terminal import console, error_handler, print_json, progress_bar
 from certibayes.experiments.tables import require_format, write_table
 
 SHARES = (0.02, 0.1, 0.2, 0.4, 1.0)
@@ -58,7 +58,7 @@ def radius_command(
 
     Example: certibayes radius runs/a --limit 500 --out radii.csv
     """
-    with told_plainly():
+    with error_handler():
         form = "parquet" if out is not None and out.suffix == ".parquet" else "csv"
         require_format(form)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)

@@ -10,15 +10,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOption
-from certibayes.cli.terminal import console, print_json, progress_bar, told_plainly
+from certibayes.cli.terminal import console, error_handler, print_json, progress_bar
 from certibayes.errors import InvalidInput
 from certibayes.experiments import Judging, run_study
 from certibayes.experiments.certification_study import POINTS, RuleJudging, run_certification_study
 from certibayes.experiments.certification_study import Row as RuleRow
 from certibayes.experiments.certification_study import flat as flat_rules
 from certibayes.experiments.claims import Claim
-from certibayes.experiments.foreign import usual_foreign
 from certibayes.experiments.inference_study import EPS, Row
+from certibayes.experiments.out_of_distribution import usual_foreign
 from certibayes.experiments.uncertainty_study import TEMPERATURES, DoubtJudging, flat, radius_of, run_uncertainty_study
 from certibayes.experiments.uncertainty_study import Row as DoubtRow
 
@@ -72,7 +72,7 @@ def reproduce_command(
 
     Example: certibayes reproduce inference --dataset mnist --device cuda --workers 8
     """
-    with told_plainly():
+    with error_handler():
         if study not in STUDIES:
             raise InvalidInput(f"there is no study {study!r}; known are {', '.join(STUDIES)}.")
         out = Path("runs") / study if out is None else out
@@ -85,7 +85,7 @@ def reproduce_command(
             with progress_bar(study, not as_json) as moved:
                 rows = run_study(
                     out, judging, dataset=dataset, quick=quick, seed=seed, workers=workers,
-                    told=lambda done, total, name: moved(done, total),
+                    on_progress=lambda done, total, name: moved(done, total),
                 )  # fmt: skip
             record = {"out": str(out), "rows": [{**vars(row), "figures": row.figures} for row in rows]}
             table = _table(rows)
@@ -95,7 +95,7 @@ def reproduce_command(
             with progress_bar(study, not as_json) as moved:
                 ruled = run_certification_study(
                     out, ruling, dataset=dataset, methods=methods, temperatures=temperatures or TEMPERATURES,
-                    seed=seed, quick=quick, workers=workers, told=lambda done, total, name: moved(done, total),
+                    seed=seed, quick=quick, workers=workers, on_progress=lambda done, total, name: moved(done, total),
                 )  # fmt: skip
             record = {"out": str(out), "rows": [flat_rules(row) for row in ruled]}
             table = _rules_table(ruled)
@@ -105,7 +105,7 @@ def reproduce_command(
             with progress_bar(study, not as_json) as moved:
                 found, claims = run_uncertainty_study(
                     out, doubting, dataset=dataset, methods=methods, seeds=(seed,), quick=quick, workers=workers,
-                    told=lambda done, total, name: moved(done, total),
+                    on_progress=lambda done, total, name: moved(done, total),
                 )  # fmt: skip
             record = {"out": str(out), "rows": [flat(row) for row in found], "claims": [vars(c) for c in claims]}
             table = _doubt_table(found, claims, dataset, foreign)

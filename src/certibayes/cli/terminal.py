@@ -32,7 +32,7 @@ notes = Console(stderr=True)
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def error_handler() -> Iterator[None]:
     """Turn expected errors into a sentence and an exit code; anything else is a bug and keeps its traceback."""
     try:
         yield

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption
-from certibayes.cli.terminal import console, print_json, told_plainly
+from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.cli.train_options import hyperparameter_options, spec_options, with_options
 from certibayes.errors import InvalidInput
 from certibayes.experiments import TrainSpec, add_figures, started_spec, train
@@ -40,7 +40,7 @@ def train_command(
     **given: Any,
 ) -> None:
     """Infer a posterior and store it in OUT."""
-    with told_plainly():
+    with error_handler():
         if resume and overwrite:
             raise InvalidInput("--resume goes on with the run in OUT, and --overwrite replaces it; pass one of them.")
         flags = {p.name: given[p.name] for p in _SPEC if given[p.name] is not None}

@@ -46,8 +46,8 @@ def diabetes() -> DataSet:
         raise CorruptFile(f"{path} is corrupt: its shape is {patients.shape}, not (442, 11).")
     in_test = np.arange(len(patients)) % 5 == 0
     train = patients[~in_test]
-    standardised = (patients - train.mean(axis=0)) / train.std(axis=0)
-    return DataSet("diabetes", _table(standardised[~in_test]), _table(standardised[in_test]), (), None)
+    standardized = (patients - train.mean(axis=0)) / train.std(axis=0)
+    return DataSet("diabetes", _table(standardized[~in_test]), _table(standardized[in_test]), (), None)
 
 
 def _table(rows: NDArray[np.float64]) -> Split:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from certibayes import data
-from certibayes.attack import PGD, as_attack, attack
+from certibayes.attacks import PGD, as_attack, attack
 from certibayes.bounds import Domain
 from certibayes.certification import Best, Elided, Method, as_method, certified_radius, certify
 from certibayes.experiments.figures import rules_figure
@@ -29,8 +29,8 @@ from certibayes.experiments.spec import TrainSpec
 from certibayes.experiments.tables import lines_csv
 from certibayes.experiments.uncertainty_study import LIKELIHOODS, study_specs
 from certibayes.posteriors import Posterior
-from certibayes.posteriors.storage import write_atomically
 from certibayes.prediction import Predictor
+from certibayes.support.files import write_atomically
 
 POINTS = 500
 """Test images, unless told otherwise."""
@@ -137,7 +137,7 @@ def _attacks(predictor: Predictor, x: Tensor, y: Tensor, eps: float, domain: Dom
     for name, method in runs.items():
         result = attack(predictor, x, y, eps=eps, domain=domain, method=method)
         fallen = int((result.success.to(proved.device) & proved).sum())
-        found[name] = {"standing": result.standing, "certified points fallen": fallen}
+        found[name] = {"standing": result.robust_accuracy, "certified points fallen": fallen}
     return found
 
 
@@ -208,7 +208,7 @@ def run_certification_study(  # noqa: PLR0913 - public
     seed: int = 0,
     quick: bool = False,
     workers: int = 1,
-    told: Callable[[int, int, str], Any] = lambda done, total, name: None,
+    on_progress: Callable[[int, int, str], Any] = lambda done, total, name: None,
 ) -> list[Row]:
     """Run the study; write ``results.csv``, ``table.md``, ``attacks.md`` and ``rules.png`` into ``out``.
 
@@ -221,11 +221,11 @@ def run_certification_study(  # noqa: PLR0913 - public
         seed: of networks, data order and inference.
         quick: tiny networks and few epochs.
         workers: processes at once.
-        told: called with (done, total, name) after each run.
+        on_progress: called with (done, total, name) after each run.
     """
     chosen = methods or list(METHODS)
     specs = study_specs(dataset, chosen, temperatures=temperatures, seeds=(seed,), quick=quick)
-    figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
+    figures = run_grid(specs, out / "runs", judging, workers=workers, on_progress=on_progress)
     rows = [
         Row(
             spec.algorithm,

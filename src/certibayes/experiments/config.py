@@ -14,7 +14,7 @@ from certibayes.experiments.presets import preset_values
 from certibayes.experiments.settings import NONE, as_text, settings_of
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec, hyperparameters
 from certibayes.experiments.toml import to_toml
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 TABLE = "settings"
 """The table, and the field of a spec, that holds an algorithm's hyperparameters."""

@@ -16,7 +16,7 @@ from certibayes.experiments.figures import demo_figure
 from certibayes.experiments.report import write_demo_report
 from certibayes.experiments.run import train
 from certibayes.experiments.spec import TrainSpec
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 EPS = 0.1
 SAMPLES = 35

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.attack import PGD, Attacked, attack
+from certibayes.attacks import PGD, Attacked, attack
 from certibayes.bounds import Domain
 from certibayes.certificates import Certificate
 from certibayes.certification import Method, certify
+from certibayes.evaluation import Uncertainty, expected_calibration_error, uncertainty
 from certibayes.prediction import Predictor
-from certibayes.uncertainty import Uncertainty, expected_calibration_error, uncertainty
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Evaluation:
         return {
             "n": len(self.certificate),
             "accuracy": self.certificate.accuracy,
-            "pgd": self.attacked.standing,
+            "pgd": self.attacked.robust_accuracy,
             "certified": self.certificate.certified_fraction,
             "nll": self.nll,
             "ece": self.ece,

@@ -15,12 +15,12 @@ from matplotlib.patches import Patch
 from torch import Tensor
 
 from certibayes.experiments.evaluate import Evaluation
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 CERTIFIED, OPEN, BROKEN, INK, FAINT = "#1a7f5a", "#d99a1c", "#c0392b", "#1f2933", "#8a94a0"
 ROWS, COLUMNS = 2, 8
 LINES = ("#1a7f5a", "#d99a1c", "#c0392b", "#2f6fb0", "#7a4fa3", "#00838f", "#8a6d3b", "#e07a5f", "#5a6572", "#3d405b")
-"""Colours of methods, in the order in which they are given."""
+"""Colors of methods, in the order in which they are given."""
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -55,26 +55,26 @@ def robustness_bars(axes: Axes, summaries: dict[str, dict[str, float]]) -> None:
 
 
 def certificate_grid(cells: list[Axes], evaluation: Evaluation, x: Tensor) -> None:
-    """Draw the first images in the colour of what is known about them: proved, unknown, or broken by an attack."""
+    """Draw the first images in the color of what is known about them: proved, unknown, or broken by an attack."""
     certificate, attacked = evaluation.certificate, evaluation.attacked
     for index, cell in enumerate(cells):
         label = int(certificate.labels[index])
         if bool(certificate.certified[index]):
             # A lower bound is rounded down, or the picture would claim more than was proved.
             lower = math.floor(100 * float(certificate.lower[index, label])) / 100
-            colour, words = CERTIFIED, f"{label}: p ≥ {lower:.2f}"
+            color, words = CERTIFIED, f"{label}: p ≥ {lower:.2f}"
         elif bool(attacked.success[index]):
-            colour, words = BROKEN, f"{label} → {int(attacked.predicted[index])}"
+            color, words = BROKEN, f"{label} → {int(attacked.predicted[index])}"
         else:
-            colour, words = OPEN, f"{label}: unknown"
-        shown = attacked.inputs[index] if colour == BROKEN else x[index]
+            color, words = OPEN, f"{label}: unknown"
+        shown = attacked.inputs[index] if color == BROKEN else x[index]
         cell.imshow(shown.detach().cpu().squeeze(0), cmap="gray_r", vmin=0, vmax=1)
         cell.set_xticks([])
         cell.set_yticks([])
         for spine in cell.spines.values():
-            spine.set_color(colour)
+            spine.set_color(color)
             spine.set_linewidth(3)
-        cell.set_xlabel(words, color=colour, fontsize=9, fontweight="bold", labelpad=2)
+        cell.set_xlabel(words, color=color, fontsize=9, fontweight="bold", labelpad=2)
 
 
 def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, temperature: float, path: Path) -> None:
@@ -112,14 +112,14 @@ def temperature_figure(curves: dict[str, list[dict[str, Any]]], eps: float, path
     }
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         styles = itertools.cycle((":", "--"))
-        for (method, runs), colour in zip(curves.items(), LINES, strict=False):
+        for (method, runs), color in zip(curves.items(), LINES, strict=False):
             values = [(100 if key == "certified" else 1) * run[key] for run in runs]
             if len(runs) == 1:
                 # A single network has no mutual information, and a logarithm no place for that.
                 if values[0] > 0:
-                    axes.axhline(values[0], color=colour, linestyle=next(styles), label=method)
+                    axes.axhline(values[0], color=color, linestyle=next(styles), label=method)
                 continue
-            axes.plot([run["temperature"] for run in runs], values, marker="o", color=colour, label=method)
+            axes.plot([run["temperature"] for run in runs], values, marker="o", color=color, label=method)
         axes.set_xscale("log")
         if key != "certified":
             axes.set_yscale("log")

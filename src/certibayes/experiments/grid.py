@@ -16,12 +16,12 @@ import torch
 
 from certibayes import data
 from certibayes.errors import Diverged, InvalidInput, MissingPackage, RunExists
+from certibayes.evaluation import diagnose
 from certibayes.experiments.evaluate import evaluate
 from certibayes.experiments.run import RECORD, add_figures, load_run, read_record, started_spec, train
 from certibayes.experiments.spec import TrainSpec
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
-from certibayes.uncertainty import diagnose
 
 EVALUATION = "evaluation"
 
@@ -76,7 +76,7 @@ def run_grid(
     judging: Judging,
     *,
     workers: int = 1,
-    told: Callable[[int, int, str], Any] = lambda done, total, name: None,
+    on_progress: Callable[[int, int, str], Any] = lambda done, total, name: None,
 ) -> dict[str, Figures]:
     """Train and evaluate every spec in ``out / name`` and return their figures by name.
 
@@ -85,7 +85,7 @@ def run_grid(
         out: where the runs go.
         judging: how they are judged.
         workers: processes at once; each has one thread if there are several.
-        told: called with (done, total, name) after each run.
+        on_progress: called with (done, total, name) after each run.
     """
     if workers < 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}.")
@@ -93,7 +93,7 @@ def run_grid(
     if workers == 1:
         for name, spec in specs.items():
             figures[name] = run_one(spec, out / name, judging)
-            told(len(figures), len(specs), name)
+            on_progress(len(figures), len(specs), name)
         return figures
     # Not fork: CUDA does not survive it.
     context = multiprocessing.get_context("spawn")
@@ -104,7 +104,7 @@ def run_grid(
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
                     name = pending.pop(future)
                     figures[name] = future.result()
-                    told(len(figures), len(specs), name)
+                    on_progress(len(figures), len(specs), name)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

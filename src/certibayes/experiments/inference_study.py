@@ -17,7 +17,7 @@ from typing import Any
 from certibayes.experiments.figures import temperature_figure
 from certibayes.experiments.grid import Figures, Judging, run_grid
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 TEMPERATURES = (1.0, 0.1, 0.01, 0.001)
 EPS = 0.1
@@ -120,11 +120,11 @@ def run_study(
     quick: bool = False,
     seed: int = 0,
     workers: int = 1,
-    told: Callable[[int, int, str], Any] = lambda done, total, name: None,
+    on_progress: Callable[[int, int, str], Any] = lambda done, total, name: None,
 ) -> list[Row]:
     """Run the study and write ``results.csv`` (every run), ``table.md`` and ``temperature.png`` into ``out``."""
     specs = study_specs(dataset, quick, seed)
-    figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
+    figures = run_grid(specs, out / "runs", judging, workers=workers, on_progress=on_progress)
     rows = table_rows(specs, figures)
     write_atomically(out / "results.csv", _csv(specs, figures).encode())
     write_atomically(out / "table.md", (markdown(rows) + chains_markdown(figures)).encode())

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from certibayes._version import __version__
 from certibayes.experiments.evaluate import Evaluation
 from certibayes.experiments.spec import TrainSpec
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 
 def _environment() -> Environment:

@@ -28,7 +28,7 @@ from certibayes.inference.checkpoint import FILE_NAME as CHECKPOINT
 from certibayes.inference.loop import Callback
 from certibayes.networks import Network
 from certibayes.posteriors import FILE_NAME, Point, Posterior, load, versions
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 RECORD = "run.json"
 STARTED = "started.json"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from certibayes.errors import InvalidInput, MissingPackage
-from certibayes.posteriors.storage import write_atomically
+from certibayes.support.files import write_atomically
 
 FORMATS = ("csv", "parquet")
 

@@ -18,17 +18,17 @@ from typing import Any
 
 from certibayes import data
 from certibayes.errors import InvalidInput
+from certibayes.evaluation import SCORES, assess
 from certibayes.experiments.claims import Claim, claims_markdown, judge_claim
-from certibayes.experiments.doubt_figures import TITLES, calibration_figure, curves_of, histogram_grid
-from certibayes.experiments.foreign import load_foreign
 from certibayes.experiments.grid import Figures, Judging, run_grid
 from certibayes.experiments.inference_study import EPS, METHODS, method_settings
+from certibayes.experiments.out_of_distribution import load_foreign
 from certibayes.experiments.presets import preset_values
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec
 from certibayes.experiments.tables import lines_csv
+from certibayes.experiments.uncertainty_figures import TITLES, calibration_figure, curves_of, histogram_grid
 from certibayes.posteriors import Posterior
-from certibayes.posteriors.storage import write_atomically
-from certibayes.uncertainty import SCORES, assess
+from certibayes.support.files import write_atomically
 
 PAPER = ("hmc", "swag", "noisy-adam", "vogn", "bbb")
 """The paper's methods."""
@@ -128,7 +128,7 @@ def run_uncertainty_study(  # noqa: PLR0913 - public
     seeds: Sequence[int] = (0,),
     quick: bool = False,
     workers: int = 1,
-    told: Callable[[int, int, str], Any] = lambda done, total, name: None,
+    on_progress: Callable[[int, int, str], Any] = lambda done, total, name: None,
 ) -> tuple[list[Row], list[Claim]]:
     """Run the study; write ``results.csv``, ``table.md``, ``claims.md``, ``histograms.png`` and ``calibration.png``.
 
@@ -141,12 +141,12 @@ def run_uncertainty_study(  # noqa: PLR0913 - public
         seeds: of networks, data order and inference.
         quick: tiny networks and few epochs.
         workers: processes at once.
-        told: called with (done, total, name) after each run.
+        on_progress: called with (done, total, name) after each run.
     """
     specs = study_specs(dataset, methods, temperatures=temperatures, seeds=seeds, quick=quick)
     # Before anything is trained: foreign inputs that are missing or of another shape would be told only after it.
     load_foreign(judging.ood, data.load(dataset, judging.data_dir), judging.data_dir, 1)
-    figures = run_grid(specs, out / "runs", judging, workers=workers, told=told)
+    figures = run_grid(specs, out / "runs", judging, workers=workers, on_progress=on_progress)
     rows = [
         Row(
             spec.algorithm,

@@ -53,7 +53,7 @@ class Algorithm(Generic[State]):
     """Whether the method wants its rate left as it is, instead of annealed to nothing."""
 
     temperature_in: ClassVar[str] = "update"
-    """Where the temperature enters: in every ``"update"``, in ``"finalise"`` alone, or ``"nowhere"``."""
+    """Where the temperature enters: in every ``"update"``, in ``"finalize"`` alone, or ``"nowhere"``."""
 
     post_hoc: ClassVar[bool] = False
     """Whether a posterior can be made of a network that is trained already, with ``epochs=0``."""
@@ -95,11 +95,11 @@ class Algorithm(Generic[State]):
         """Keep the current iterate; apart from ``update``, so that its cost falls on the steps that need it."""
         return state
 
-    def point(self, state: State) -> dict[str, Tensor]:
+    def mean_params(self, state: State) -> dict[str, Tensor]:
         """Return the parameters that stand for the state in validation figures."""
         raise NotImplementedError
 
-    def finalise(self, target: Target, state: State, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: State, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the posterior; ``sweep`` goes over the training data once more, where that is needed."""
         raise NotImplementedError
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from certibayes.bounds.checks import require_count
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
-from certibayes.networks.tensors import as_tensor, tensor_bytes
+from certibayes.support.checks import require_count
+from certibayes.support.tensors import as_tensor, tensor_bytes
 
 
 class Placement(NamedTuple):

@@ -88,11 +88,11 @@ class BBB(Algorithm[BBBState]):
         rho, rho_moments = adam_step(state.rho, rho_gradient, state.rho_moments, step, state.lr, self.betas)
         return BBBState(mean, rho, mean_moments, rho_moments, step, state.lr), {"loss": loss}
 
-    def point(self, state: BBBState) -> dict[str, Tensor]:
+    def mean_params(self, state: BBBState) -> dict[str, Tensor]:
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: BBBState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: BBBState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         widths = {name: functional.softplus(rho) for name, rho in state.rho.items()}
         return DiagonalGaussian(target.network(), state.mean, widths)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from certibayes.errors import CorruptFile, RunExists
-from certibayes.posteriors.storage import read_tensors, write_tensors
+from certibayes.support.files import read_tensors, write_tensors
 
 FILE_NAME = "checkpoint.safetensors"
 

@@ -20,8 +20,8 @@ from certibayes.inference.statistics import has_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
-from certibayes.networks.samples import map_samples
 from certibayes.posteriors import Posterior, Samples
+from certibayes.support.stacks import map_samples
 
 
 class EnsembleState(NamedTuple):
@@ -83,10 +83,10 @@ class DeepEnsemble(Algorithm[EnsembleState]):
         params, moments = adam_step(state.params, gradient, state.moments, step, state.lr, self.betas)
         return EnsembleState(params, moments, step, state.lr), {"loss": losses.mean()}
 
-    def point(self, state: EnsembleState) -> dict[str, Tensor]:
+    def mean_params(self, state: EnsembleState) -> dict[str, Tensor]:
         """See the base class: the first member."""
         return {name: p[0] for name, p in state.params.items()}
 
-    def finalise(self, target: Target, state: EnsembleState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: EnsembleState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the members."""
         return Samples(target.network(), state.params)

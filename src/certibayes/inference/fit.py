@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.bounds import rules_for
-from certibayes.bounds.checks import require_finite
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.batches import Data, Placement, digest_of, pair_of, source_of, split_off, whole
@@ -22,10 +21,11 @@ from certibayes.inference.target import Target
 from certibayes.inference.temperature import candidates_of, default_temperature, predictive_figures, validated
 from certibayes.likelihoods import Batch, Categorical, Likelihood
 from certibayes.networks import Network, trace
-from certibayes.networks.device import find_device
 from certibayes.networks.plain import require_plain
-from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors import Posterior
+from certibayes.support.checks import require_finite
+from certibayes.support.devices import find_device
+from certibayes.support.seeds import derived_seed
 
 HELD_OUT = 0.1
 """Fraction of the training data on which a temperature is chosen, unless another is given."""

@@ -29,8 +29,8 @@ from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
-from certibayes.networks.samples import map_samples
 from certibayes.posteriors import Posterior, Samples
+from certibayes.support.stacks import map_samples
 
 DIVERGENCE = 1000.0
 """An energy error beyond this, or one that is no number, is a divergence: the integrator has left the trajectory."""
@@ -205,11 +205,11 @@ class HMC(Algorithm[HMCState]):
         samples = {name: s.index_copy(0, place, state.params[name][None]) for name, s in state.samples.items()}
         return state._replace(samples=samples, kept=state.kept + 1)
 
-    def point(self, state: HMCState) -> dict[str, Tensor]:
+    def mean_params(self, state: HMCState) -> dict[str, Tensor]:
         """See the base class: where the first chain is."""
         return {name: p[0] for name, p in state.params.items()}
 
-    def finalise(self, target: Target, state: HMCState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: HMCState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the draws, chain by chain."""
         stacked = {name: s.transpose(0, 1).flatten(0, 1) for name, s in state.samples.items()}
         proposed = int(state.kept) * self.chains

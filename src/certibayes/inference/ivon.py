@@ -91,10 +91,10 @@ class IVON(Algorithm[IVONState]):
             mean[name] = m - direction.mul_(state.lr)
         return IVONState(mean, momentum, hessian, step, state.lr), {"loss": loss}
 
-    def point(self, state: IVONState) -> dict[str, Tensor]:
+    def mean_params(self, state: IVONState) -> dict[str, Tensor]:
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: IVONState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: IVONState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, widths(target, state.hessian))

@@ -5,7 +5,7 @@ After MAP training has found w*, with prior precision δ and temperature T,
     q(w) = N( w*, T Λ⁻¹ ),        Λ = F + δ,        F = Σ_i E[ ∇log p(y | x_i, w*) ∇log p(y | x_i, w*)ᵀ ],
 
 where y is drawn from the network's own prediction: F is the Fisher information, which for the standard likelihoods is
-the generalised Gauss-Newton matrix. ``fisher="empirical"`` takes the labels of the data instead. Λ is kept as its
+the generalized Gauss-Newton matrix. ``fisher="empirical"`` takes the labels of the data instead. Λ is kept as its
 diagonal, or in full for the last layer alone, with all other weights fixed.
 """
 
@@ -43,7 +43,7 @@ class Laplace(MAP):
         draws: labels drawn for each example (model).
     """
 
-    temperature_in: ClassVar[str] = "finalise"
+    temperature_in: ClassVar[str] = "finalize"
     post_hoc: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.01
 
@@ -70,40 +70,40 @@ class Laplace(MAP):
             )
         return super().init(target, params, generator)
 
-    def finalise(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Go over the data once for the curvature, and return the Gaussian."""
-        labelled = (
-            (self._relabelled(target, state, batch, generator), noise) for batch, noise in sweep for _ in self._passes
+        labeled = (
+            (self._relabeled(target, state, batch, generator), noise) for batch, noise in sweep for _ in self._passes
         )
         if self.structure == "diagonal":
-            return self._diagonal(target, state, labelled)
-        return self._last_layer(target, state, labelled)
+            return self._diagonal(target, state, labeled)
+        return self._last_layer(target, state, labeled)
 
     @property
     def _passes(self) -> range:
         return range(self.draws if self.fisher == "model" else 1)
 
-    def _relabelled(self, target: Target, state: MAPState, batch: Batch, generator: torch.Generator) -> Batch:
+    def _relabeled(self, target: Target, state: MAPState, batch: Batch, generator: torch.Generator) -> Batch:
         if self.fisher == "empirical":
             return batch
         weights = {**target.buffers, **state.params}
         drawn = target.likelihood.predicted_targets(target.graph, weights, batch.inputs, generator)
         return Batch(batch.inputs, drawn)
 
-    def _diagonal(self, target: Target, state: MAPState, labelled: Sweep) -> Posterior:
+    def _diagonal(self, target: Target, state: MAPState, labeled: Sweep) -> Posterior:
         fisher = {name: torch.zeros_like(p) for name, p in state.params.items()}
-        for batch, noise in labelled:
+        for batch, noise in labeled:
             squares = target.gradients(state.params, batch, noise).squares
             fisher = {name: f + squares[name] / len(self._passes) for name, f in fisher.items()}
         std = {name: (target.temperature / (f + target.precision[name])).sqrt() for name, f in fisher.items()}
         return DiagonalGaussian(target.network(), state.params, std)
 
-    def _last_layer(self, target: Target, state: MAPState, labelled: Sweep) -> Posterior:
+    def _last_layer(self, target: Target, state: MAPState, labeled: Sweep) -> Posterior:
         names = last_layer(target.graph)
         precision = torch.cat([target.precision[name].expand(state.params[name].numel()) for name in names])
         # In float64: the matrix is about to be inverted.
         total = torch.diag(precision.double())
-        for batch, noise in labelled:
+        for batch, noise in labeled:
             rows = _per_example(target, state.params, names, batch, noise).double()
             total.addmm_(rows.T, rows, alpha=1.0 / len(self._passes))
         # Λ = L Lᵀ, so T Λ⁻¹ = A Aᵀ with A = sqrt(T) L⁻ᵀ.

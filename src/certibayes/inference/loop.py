@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from certibayes.bounds.checks import require_finite
 from certibayes.errors import Diverged, Interrupted, RunExists
 from certibayes.inference import checkpoint as checkpoints
 from certibayes.inference.algorithm import Algorithm, Info
@@ -25,8 +24,9 @@ from certibayes.inference.schedule import Schedule
 from certibayes.inference.statistics import EXAMPLES, has_statistics, refresh_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
-from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors import Posterior, versions
+from certibayes.support.checks import require_finite
+from certibayes.support.seeds import derived_seed
 
 Callback = Callable[[dict[str, float]], None]
 """Called after each epoch with its record: epoch, loss, what the algorithm reports, validation figures, seconds."""
@@ -111,9 +111,9 @@ class Loop:
         if temperature is not None:
             target = dataclasses.replace(target, temperature=temperature)
             settings = {**settings, "temperature": temperature}
-        generator = torch.Generator(self.device).manual_seed(derived_seed(self.seed, "finalise"))
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self.seed, "finalize"))
         sweep = FullSweep(target, self.source, self.seed)
-        posterior = self.algorithm.finalise(target, self.state, sweep, generator)
+        posterior = self.algorithm.finalize(target, self.state, sweep, generator)
         posterior.metadata.update(settings, history=self.done.history, versions=versions())
         return posterior
 
@@ -214,7 +214,7 @@ class Loop:
     def _refresh(self) -> None:
         buffers = refresh_statistics(
             self.target.graph,
-            self.algorithm.point(self.state),
+            self.algorithm.mean_params(self.state),
             self.target.buffers,
             self.source.inputs(EXAMPLES),
         )
@@ -247,7 +247,7 @@ class Loop:
     @torch.no_grad()
     def _validate(self, held: Batch) -> dict[str, float]:
         """Judge the mean network on held-out data, at full radii."""
-        params = self.algorithm.point(self.state)
+        params = self.algorithm.mean_params(self.state)
         likelihoods, hits = [], []
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "validation noise"))
         for inputs, targets in zip(held.inputs.split(1000), held.targets.split(1000), strict=True):

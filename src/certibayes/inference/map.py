@@ -77,10 +77,10 @@ class MAP(Algorithm[MAPState]):
             moments = Moments(first, {})
         return MAPState(params, moments, step, state.lr), {"loss": loss}
 
-    def point(self, state: MAPState) -> dict[str, Tensor]:
+    def mean_params(self, state: MAPState) -> dict[str, Tensor]:
         """See the base class."""
         return state.params
 
-    def finalise(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the point."""
         return Point(target.network(), state.params)

@@ -87,10 +87,10 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
             mean[name] = m - direction.mul_(state.lr / (1 - beta1**step))
         return NoisyAdamState(mean, momentum, fisher, step, state.lr), {"loss": loss}
 
-    def point(self, state: NoisyAdamState) -> dict[str, Tensor]:
+    def mean_params(self, state: NoisyAdamState) -> dict[str, Tensor]:
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, widths(target, state.fisher))

@@ -136,11 +136,11 @@ class SGHMC(Algorithm[SGHMCState]):
         samples = {name: s.index_copy(0, place, state.params[name][None]) for name, s in state.samples.items()}
         return state._replace(samples=samples, kept=state.kept + 1)
 
-    def point(self, state: SGHMCState) -> dict[str, Tensor]:
+    def mean_params(self, state: SGHMCState) -> dict[str, Tensor]:
         """See the base class: the iterate."""
         return state.params
 
-    def finalise(self, target: Target, state: SGHMCState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: SGHMCState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the draws, in order."""
         stacked = with_statistics(target, state.samples, sweep)
         metadata = {"chains": 1, "sampler": {"step_size": float(state.lr)}}

@@ -13,7 +13,7 @@ from certibayes.inference.algorithm import Sweep
 from certibayes.inference.target import Target
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.operations import BatchNorm
-from certibayes.networks.samples import count, pick, stack
+from certibayes.support.stacks import count, pick, stack
 
 EXAMPLES = 2048
 """About how many training examples the statistics are taken from."""
@@ -46,7 +46,7 @@ def refresh_statistics(graph: Graph, params: Params, buffers: dict[str, Tensor],
     """
     refreshed = dict(buffers)
 
-    def normalise_afresh(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def normalize_afresh(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         if not _follows_data(graph, node):
             return output
         dims = [d for d in range(inputs[0].dim()) if d != 1]
@@ -56,7 +56,7 @@ def refresh_statistics(graph: Graph, params: Params, buffers: dict[str, Tensor],
         # Later layers must see what this one gives with its new statistics.
         return node.operation.evaluate(node.weights({**refreshed, **params}), *inputs)
 
-    graph.evaluate({**buffers, **params}, x, normalise_afresh)
+    graph.evaluate({**buffers, **params}, x, normalize_afresh)
     return refreshed
 
 

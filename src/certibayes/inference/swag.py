@@ -50,7 +50,7 @@ class SWAG(Algorithm[SWAGState]):
     """
 
     constant_rate: ClassVar[bool] = True
-    temperature_in: ClassVar[str] = "finalise"
+    temperature_in: ClassVar[str] = "finalize"
 
     lr: float = 0.1
     momentum: float = 0.9
@@ -113,11 +113,11 @@ class SWAG(Algorithm[SWAGState]):
         }
         return state._replace(mean=mean, square=square, deviations=deviations, collected=collected)
 
-    def point(self, state: SWAGState) -> dict[str, Tensor]:
+    def mean_params(self, state: SWAGState) -> dict[str, Tensor]:
         """See the base class: the mean once there is one, the iterate before."""
         return {name: torch.where(state.collected > 0, m, state.params[name]) for name, m in state.mean.items()}
 
-    def finalise(self, target: Target, state: SWAGState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: SWAGState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         collected = int(state.collected)
         variance = {name: (s - state.mean[name].square()).clamp(min=0) for name, s in state.square.items()}

@@ -23,9 +23,9 @@ from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Loop
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
-from certibayes.networks.samples import count, map_samples
-from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors import Posterior
+from certibayes.support.seeds import derived_seed
+from certibayes.support.stacks import count, map_samples
 
 CANDIDATES = (1.0, 0.1, 0.01, 0.001)
 """What ``temperature="validate"`` tries."""

@@ -86,10 +86,10 @@ class VOGN(Algorithm[VOGNState]):
             mean[name] = m - direction.mul_(state.lr / (1 - beta1**step))
         return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean()}
 
-    def point(self, state: VOGNState) -> dict[str, Tensor]:
+    def mean_params(self, state: VOGNState) -> dict[str, Tensor]:
         """See the base class: the mean."""
         return state.mean
 
-    def finalise(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
+    def finalize(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, widths(target, state.curvature))

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.attack import PGD as PGDAttack
-from certibayes.attack import cross_entropy_loss
+from certibayes.attacks import PGD as PGDAttack
+from certibayes.attacks import cross_entropy_loss
 from certibayes.bounds import (
     interval_bounds,
     interval_margins,
@@ -227,8 +227,8 @@ class CROWNIBP(Adversary):
 class PGD(Adversary):
     """Projected gradient descent: adversarial training, as the paper's central column. It proves nothing.
 
-    It climbs as ``certibayes.attack.PGD`` does in l-infinity, once and from a random start, on the cross-entropy of one
-    network.
+    It climbs as ``certibayes.attacks.PGD`` does in l-infinity, once and from a random start, on the cross-entropy of
+    one network.
 
     Attributes:
         steps: iterations.

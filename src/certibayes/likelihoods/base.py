@@ -111,7 +111,7 @@ class Likelihood:
 def per_example_gradients(
     likelihood: Likelihood, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
 ) -> Gradients:
-    """Compute ``Gradients`` by materialising every example's gradient: the reference for all shortcuts."""
+    """Compute ``Gradients`` by materializing every example's gradient: the reference for all shortcuts."""
 
     def one(weights: dict[str, Tensor], x: Tensor, y: Tensor, start: Tensor | None) -> Tensor:
         single = noise._replace(starts=None if start is None else start[None])

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.attack import label_scores
-from certibayes.bounds.checks import require_labels
+from certibayes.attacks import label_scores
 from certibayes.likelihoods.adversary import IBP, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
 from certibayes.likelihoods.curvature import (
@@ -29,6 +28,7 @@ from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution
 from certibayes.likelihoods.robust import closed_form_gradients, draw_noise
 from certibayes.networks import Graph, Params
 from certibayes.regions import Domain, as_domain, domain_to_json, require_domain
+from certibayes.support.checks import require_labels
 
 
 @dataclass(frozen=True)

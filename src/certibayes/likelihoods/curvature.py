@@ -1,7 +1,7 @@
 """Squared per-example gradients of linear and convolutional layers, from one backward pass over the batch.
 
 Under the robust likelihood a weight matrix enters three times: as W x in the clean forward pass, as W c for the
-centre of the box, and as |W| r for its radius. The gradient of one example b is therefore
+center of the box, and as |W| r for its radius. The gradient of one example b is therefore
 
     G_b = d_b x_bᵀ + e_b c_bᵀ + s(W) * (f_b r_bᵀ),
 
@@ -75,7 +75,7 @@ def layer_gradients(
         params: its parameters.
         batch_size: B.
         evaluate: the log-likelihood.
-        passes: which of "point", "centre", "radius" ``evaluate`` makes.
+        passes: which of "point", "center", "radius" ``evaluate`` makes.
         slope: derivative s(W), elementwise, of the weights by which the radius is multiplied.
     """
     layers = [node for node in graph.nodes if _is_layer(node) and not params.keys().isdisjoint(node.roles.values())]
@@ -94,9 +94,9 @@ def layer_gradients(
         def on_box(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
             if node.name not in probes:
                 return output
-            inputs[node.name].update(centre=boxes[0].centre, radius=boxes[0].radius)
+            inputs[node.name].update(center=boxes[0].center, radius=boxes[0].radius)
             probe = probes[node.name]
-            return Box(output.centre + probe["centre"], output.radius + probe["radius"])
+            return Box(output.center + probe["center"], output.radius + probe["radius"])
 
         values = evaluate(on_point, on_box)
         return values.sum(), (values, inputs)

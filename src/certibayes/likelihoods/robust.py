@@ -39,7 +39,7 @@ def closed_form_gradients(
     evaluate: Evaluate,
 ) -> Gradients | None:
     """Return ``Gradients`` for interval boxes and a single radius, where the layers have a closed form; else None."""
-    passes = (("point",) if radius.clean > 0 else ()) + (("centre", "radius") if len(noise.radii) else ())
+    passes = (("point",) if radius.clean > 0 else ()) + (("center", "radius") if len(noise.radii) else ())
     closed = len(noise.radii) == 0 or (adversary.one_box and len(noise.radii) == 1)
     if not (closed and applies_to(graph)):
         return None

@@ -9,12 +9,12 @@ from certibayes.networks.architectures import (
     paper_cifar,
     paper_cifar_supplement,
 )
-from certibayes.networks.arithmetic import direct_sums
 from certibayes.networks.graph import INPUT, Graph, Node, Params
 from certibayes.networks.lowering import Lowered, lower_function, lower_module
 from certibayes.networks.normalize import Normalize
 from certibayes.networks.operations import Operation
 from certibayes.networks.trace import Network, infer_input_shape, supported_layers, trace
+from certibayes.support.arithmetic import direct_sums
 
 __all__ = [
     "BY_NAME",

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
-from certibayes.networks.arithmetic import direct_sums
 from certibayes.networks.graph import Graph, Params
+from certibayes.support.arithmetic import direct_sums
 
 
 class _Trail(fx.Interpreter):

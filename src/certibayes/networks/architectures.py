@@ -1,7 +1,7 @@
 """Architectures by name: the paper's networks and two of the robustness literature.
 
 Each returns an ordinary ``nn.Sequential`` with torch's own initialisation, drawn from ``seed`` alone, and carries
-``input_shape``. Inputs are images in [0, 1]; put ``Normalize`` in front if you want them standardised.
+``input_shape``. Inputs are images in [0, 1]; put ``Normalize`` in front if you want them standardized.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Let torch's initialisers draw from ``seed`` and leave the global generator as it was."""
+    """Let torch's initializers draw from ``seed`` and leave the global generator as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

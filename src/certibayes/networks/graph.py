@@ -16,9 +16,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.networks.operations import Operation, Reshape, Weights
-
-Params = Mapping[str, Tensor]
-"""Parameters (and buffers) by name, as ``named_parameters`` gives them."""
+from certibayes.support.stacks import Params
 
 Value = TypeVar("Value")
 

@@ -25,7 +25,7 @@ from certibayes.networks.normalize import Normalize
 class Lowered:
     """What a call means: ``operation`` applied to ``inputs`` with weights by role.
 
-    An operation of None passes its input through. Reshapes are recognised by ``reshapes``: their
+    An operation of None passes its input through. Reshapes are recognized by ``reshapes``: their
     target shape is read off the example instead of the arguments, which may depend on the batch size.
     """
 

@@ -23,7 +23,7 @@ from certibayes.networks.agreement import require_agreement
 from certibayes.networks.graph import INPUT, Graph, Node
 from certibayes.networks.plain import require_plain
 from certibayes.networks.recording import recorded_values
-from certibayes.networks.tensors import as_tensor
+from certibayes.support.tensors import as_tensor
 
 
 class Network(NamedTuple):

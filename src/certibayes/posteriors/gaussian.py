@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
-from certibayes.networks.samples import count
 from certibayes.posteriors.posterior import Posterior, named_tensors, require_parameters
+from certibayes.support.stacks import count
 
 
 class DiagonalGaussian(Posterior):

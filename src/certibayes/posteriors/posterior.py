@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from certibayes._version import __version__
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, Params, trace
-from certibayes.networks.device import find_device
-from certibayes.networks.samples import count
-from certibayes.networks.seeds import derived_seed
-from certibayes.posteriors.storage import read_tensors, write_tensors
 from certibayes.prediction import Predictor, RegressionPredictor
+from certibayes.support.devices import find_device
+from certibayes.support.files import read_tensors, write_tensors
+from certibayes.support.seeds import derived_seed
+from certibayes.support.stacks import count
 
 FILE_NAME = "posterior.safetensors"
 

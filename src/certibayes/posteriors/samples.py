@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
-from certibayes.networks.samples import count, pick
-from certibayes.networks.samples import stack as stack_samples
 from certibayes.posteriors.posterior import Posterior, as_network, require_parameters
 from certibayes.prediction import Predictor
+from certibayes.support.stacks import count, pick
+from certibayes.support.stacks import stack as stack_samples
 
 
 class Samples(Posterior):

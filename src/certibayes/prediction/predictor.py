@@ -8,11 +8,11 @@ import json
 import torch
 from torch import Tensor, nn
 
-from certibayes.bounds import LARGEST
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph, Params, direct_sums
-from certibayes.networks.samples import count, map_samples
-from certibayes.networks.tensors import as_tensor, tensor_bytes
+from certibayes.support.checks import LARGEST
+from certibayes.support.stacks import count, map_samples
+from certibayes.support.tensors import as_tensor, tensor_bytes
 
 
 class Predictor(nn.Module):

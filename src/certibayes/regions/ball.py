@@ -40,14 +40,14 @@ class Ball:
     """All points c + s u + v with ||u||_p <= ρ and |v| <= e, coordinate by coordinate; everything in float64.
 
     Attributes:
-        centre: c, (B, ...).
+        center: c, (B, ...).
         radius: ρ, (B,).
         norm: ``"l2"`` or ``"l1"``.
         scale: s, (1, ...), at least ``NARROW``: how far layers have stretched each coordinate.
         slack: e, (B, ...) or (1, ...): how far rounding may have moved it.
     """
 
-    centre: Tensor
+    center: Tensor
     radius: Tensor
     norm: str
     scale: Tensor
@@ -55,11 +55,11 @@ class Ball:
 
     def take(self, index: Tensor) -> Ball:
         """Return the balls of some points."""
-        slack = self.slack if len(self.slack) == 1 and len(self.centre) != 1 else self.slack[index]
-        return replace(self, centre=self.centre[index], radius=self.radius[index], slack=slack)
+        slack = self.slack if len(self.slack) == 1 and len(self.center) != 1 else self.slack[index]
+        return replace(self, center=self.center[index], radius=self.radius[index], slack=slack)
 
     def cost(self, sizes: Tensor, room: Tensor) -> Tensor:
-        """Bound how far a linear function can fall below its value at the centre, (B, S); differentiable.
+        """Bound how far a linear function can fall below its value at the center, (B, S); differentiable.
 
         Rounding is left to the caller: every term is positive, so it is relative.
 

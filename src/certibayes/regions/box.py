@@ -1,4 +1,4 @@
-"""Boxes: axis-aligned sets of activations, as centre and radius, and those that enclose a region of inputs."""
+"""Boxes: axis-aligned sets of activations, as center and radius, and those that enclose a region of inputs."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ if TYPE_CHECKING:
 
 
 class Box(NamedTuple):
-    """All points within ``radius`` of ``centre``, coordinate by coordinate; both of shape (B, ...).
+    """All points within ``radius`` of ``center``, coordinate by coordinate; both of shape (B, ...).
 
     A box of inputs may carry a ball of another norm: then it stands for the points that lie in both. Rules that know
     nothing of balls see the box alone, which is sound, and make boxes without one.
 
     Attributes:
-        centre: (B, ...).
+        center: (B, ...).
         radius: (B, ...).
         ball: holds the points besides, or None.
     """
 
-    centre: Tensor
+    center: Tensor
     radius: Tensor
     ball: Ball | None = None
 
     @property
     def lower(self) -> Tensor:
         """Lower corner."""
-        return self.centre - self.radius
+        return self.center - self.radius
 
     @property
     def upper(self) -> Tensor:
         """Upper corner."""
-        return self.centre + self.radius
+        return self.center + self.radius
 
     def take(self, index: Tensor) -> Box:
         """Return the boxes of some points, with their balls."""
-        return Box(self.centre[index], self.radius[index], self.ball and self.ball.take(index))
+        return Box(self.center[index], self.radius[index], self.ball and self.ball.take(index))
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """Return both corners in float64, rounded outwards by one unit, so that nothing is lost on the way out."""
-        centre, radius = self.centre.double(), self.radius.double()
-        infinity = torch.tensor(torch.inf, dtype=torch.float64, device=centre.device)
-        return torch.nextafter(centre - radius, -infinity), torch.nextafter(centre + radius, infinity)
+        center, radius = self.center.double(), self.radius.double()
+        infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
+        return torch.nextafter(center - radius, -infinity), torch.nextafter(center + radius, infinity)
 
 
 def corners(region: InputRegion) -> tuple[Tensor, Tensor]:
@@ -111,22 +111,22 @@ def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> 
         # domain, so clamping never empties the box.
         low, high = ends_like(region.domain, lower)
         lower, upper = lower.clamp(min=low), upper.clamp(max=high)
-    centre = (lower + upper) / 2
-    # Rounding of the centre and of this line: the radius must reach both corners.
-    radius = torch.maximum(upper - centre, centre - lower)
-    box = Box(centre, torch.where(radius > 0, torch.nextafter(radius, infinity), radius))
+    center = (lower + upper) / 2
+    # Rounding of the center and of this line: the radius must reach both corners.
+    radius = torch.maximum(upper - center, center - lower)
+    box = Box(center, torch.where(radius > 0, torch.nextafter(radius, infinity), radius))
     if region.norm == "linf":
         return box
     # From x to what it is rounded to, and from an input there to what that is rounded to: a unit each.
     info = torch.finfo(dtype)
-    largest = torch.maximum(centre.abs().double() + box.radius.double(), x.double().abs())
+    largest = torch.maximum(center.abs().double() + box.radius.double(), x.double().abs())
     slack = torch.where(moved, largest * (2 * info.eps) + info.smallest_normal, 0.0)
     return box._replace(ball=_input_ball(x, exact.flatten(), region.norm, slack))
 
 
 def _input_ball(x: Tensor, radius: Tensor, norm: str, slack: Tensor) -> Ball:
-    centre = x.double()
-    return Ball(centre, radius, norm, torch.ones_like(centre[:1]), slack)
+    center = x.double()
+    return Ball(center, radius, norm, torch.ones_like(center[:1]), slack)
 
 
 def _by_point(region: InputRegion) -> Tensor:

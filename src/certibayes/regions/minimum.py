@@ -17,10 +17,10 @@ def lowest_value(coefficients: Tensor, box: Box) -> Tensor:
     """
     flat = coefficients.flatten(2).double()
     if box.ball is None:
-        centre, radius = (side.double().flatten(1)[..., None] for side in (box.centre, box.radius))
-        return (torch.bmm(flat, centre) - torch.bmm(flat.abs(), radius)).squeeze(-1)
-    centre = box.ball.centre.flatten(1)
-    return torch.bmm(flat, centre[..., None]).squeeze(-1) - box.ball.cost(flat.abs(), _room(flat, box, centre[:, None]))
+        center, radius = (side.double().flatten(1)[..., None] for side in (box.center, box.radius))
+        return (torch.bmm(flat, center) - torch.bmm(flat.abs(), radius)).squeeze(-1)
+    center = box.ball.center.flatten(1)
+    return torch.bmm(flat, center[..., None]).squeeze(-1) - box.ball.cost(flat.abs(), _room(flat, box, center[:, None]))
 
 
 def lowest_point(coefficients: Tensor, box: Box) -> Tensor:
@@ -31,16 +31,16 @@ def lowest_point(coefficients: Tensor, box: Box) -> Tensor:
         box: (B, ...).
     """
     if box.ball is None:
-        return box.centre - box.radius * coefficients.sign()
+        return box.center - box.radius * coefficients.sign()
     flat = coefficients.flatten(1)[:, None].double()
     below, above = (side.double().flatten(1)[:, None] for side in (box.lower, box.upper))
-    centre = box.ball.centre.flatten(1)[:, None]
-    point = centre - flat.sign() * box.ball.moves(flat.abs(), _room(flat, box, centre))
+    center = box.ball.center.flatten(1)[:, None]
+    point = center - flat.sign() * box.ball.moves(flat.abs(), _room(flat, box, center))
     inside = torch.maximum(torch.minimum(point, above), below)
-    return inside.view_as(box.centre).to(box.centre.dtype)
+    return inside.view_as(box.center).to(box.center.dtype)
 
 
-def _room(flat: Tensor, box: Box, centre: Tensor) -> Tensor:
-    """How far the box lets each coordinate move from the ball's centre to where A x falls, (B, S, n)."""
+def _room(flat: Tensor, box: Box, center: Tensor) -> Tensor:
+    """How far the box lets each coordinate move from the ball's center to where A x falls, (B, S, n)."""
     below, above = (side.double().flatten(1)[:, None] for side in (box.lower, box.upper))
-    return torch.where(flat > 0, centre - below, above - centre).clamp(min=0.0)
+    return torch.where(flat > 0, center - below, above - center).clamp(min=0.0)

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from certibayes.bounds.checks import require_count
 from certibayes.errors import InvalidInput
+from certibayes.support.checks import require_count
 
 
 class Sums(NamedTuple):

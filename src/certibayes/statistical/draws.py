@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.checks import inputs_of, labels_of, require_classes, require_count
 from certibayes.certificates import Certificate, Provenance
 from certibayes.certification import Method, as_method, certify
 from certibayes.errors import InvalidInput
-from certibayes.networks.device import find_device
-from certibayes.networks.seeds import derived_seed
 from certibayes.posteriors import Point, Posterior
-from certibayes.posteriors.storage import tensor_digest
 from certibayes.prediction import Predictor
 from certibayes.statistical.concentration import INEQUALITIES, require_confidence
 from certibayes.statistical.trial import Trial
+from certibayes.support.checks import inputs_of, labels_of, require_classes, require_count
+from certibayes.support.devices import find_device
+from certibayes.support.files import tensor_digest
+from certibayes.support.seeds import derived_seed
 
 Progress = Callable[[int, int], None]
 

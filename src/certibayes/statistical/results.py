@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from certibayes.bounds.checks import require_count
 from certibayes.certificates import reading
 from certibayes.certificates.result import Stated
 from certibayes.statistical.concentration import hoeffding_tail, require_confidence, share_of_failure, summation_slack
 from certibayes.statistical.trial import Trial
+from certibayes.support.checks import require_count
 
 
 class _Result(Stated):

@@ -2,7 +2,7 @@
 
 ReLU and the maximum are exact in floats and commute with rounding (rounding is monotone and keeps the sign), so the
 error of ``c - r`` stays a unit of the result. LeakyReLU rounds once more. Tanh and sigmoid are library functions,
-whose vectorised and scalar versions err by a few units in the last place: ``LIBRARY_ULPS`` allows sixteen in the
+whose vectorized and scalar versions err by a few units in the last place: ``LIBRARY_ULPS`` allows sixteen in the
 network and sixteen in the bound, several times what the vendors document, and their argument is widened first.
 """
 
@@ -34,10 +34,10 @@ def monotone(ulps: float, commutes_with_rounding: bool = False) -> IntervalRule:
     """
 
     def interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
-        centre = boxes[0].centre
+        center = boxes[0].center
         spread = boxes[0].radius if commutes_with_rounding else rounding.spread(boxes[0], 0)
-        lower = operation.evaluate(weights, centre - spread)
-        upper = operation.evaluate(weights, centre + spread)
+        lower = operation.evaluate(weights, center - spread)
+        upper = operation.evaluate(weights, center + spread)
         return rounding.box_between(lower, upper, ulps)
 
     return interval
@@ -120,7 +120,7 @@ def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) 
         # f(z) = s g(z) with g convex in -z: g(z) = -k(-z), k(t) = t for t > 0 and t / s elsewhere.
         mirrored = Step(
             -operation.slope * step.coefficients,
-            (Box(-step.inputs[0].centre, step.inputs[0].radius),),
+            (Box(-step.inputs[0].center, step.inputs[0].radius),),
             step.output,
             step.rounding,
             step.slope,

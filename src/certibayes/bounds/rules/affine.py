@@ -1,4 +1,4 @@
-"""Linear and convolutional layers: two products, one for the centre and one for the radius.
+"""Linear and convolutional layers: two products, one for the center and one for the radius.
 
     c' = W c + b,     r' = |W| r                              (Gowal et al., 2018)
 
@@ -25,10 +25,10 @@ def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, .
     """Bound y = x Wᵀ + b."""
     weight, bias = weights["weight"], weights.get("bias")
     terms = weight.shape[1]
-    centre = functional.linear(boxes[0].centre, weight, bias)
+    center = functional.linear(boxes[0].center, weight, bias)
     spread = rounding.spread(boxes[0], terms)
     radius = functional.linear(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
-    output = Box(centre, radius)
+    output = Box(center, radius)
     if boxes[0].ball is None:
         return output
     scale = boxes[0].ball.scale.flatten(0, -2).amax(0)
@@ -39,10 +39,10 @@ def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, .
     """Bound a convolution; every output is a dot product of (channels / groups) x kernel terms."""
     weight, bias = weights["weight"], weights.get("bias")
     terms = weight[0].numel()
-    centre = operation.convolve(boxes[0].centre, weight, bias)
+    center = operation.convolve(boxes[0].center, weight, bias)
     spread = rounding.spread(boxes[0], terms)
     radius = operation.convolve(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
-    output = Box(centre, radius)
+    output = Box(center, radius)
     if boxes[0].ball is None:
         return output
     # Each output channel sees the input channels of its own group.
@@ -81,7 +81,7 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
         uses = weight[:, 0].numel() // operation.groups
         return _error(operation.convolve(step.magnitude(), *magnitudes), weight[0].numel(), uses, step)
 
-    size = step.inputs[0].centre.shape[2:]
+    size = step.inputs[0].center.shape[2:]
     out = step.coefficients.shape[3:]
     # What the strides left over at the far side.
     rest = [

@@ -32,50 +32,50 @@ def _per_channel(tensor: Tensor, like: Tensor) -> Tensor:
 def batch_norm_interval(operation: ops.BatchNorm, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound (x - m) / sqrt(v + eps) * a + b with fixed m and v."""
     box = boxes[0]
-    centre, inverse = operation.evaluate(weights, box.centre), torch.rsqrt(weights["running_var"] + operation.eps)
+    center, inverse = operation.evaluate(weights, box.center), torch.rsqrt(weights["running_var"] + operation.eps)
     if not rounding.outward:
         scale = inverse * weights["weight"] if "weight" in weights else inverse
-        return Box(centre, _per_channel(rounding.magnitude(scale), box.centre) * box.radius)
+        return Box(center, _per_channel(rounding.magnitude(scale), box.center) * box.radius)
     # A program may scale by inverse and weight one after the other, or by their product, which may underflow.
     scale = inverse * rounding.magnitude(weights["weight"]) if "weight" in weights else inverse
-    scale, mean = rounding.magnitude(scale), _per_channel(weights["running_mean"].abs(), box.centre)
+    scale, mean = rounding.magnitude(scale), _per_channel(weights["running_mean"].abs(), box.center)
     spread = rounding.spread(box, TERMS) + mean * rounding.widening(TERMS) + rounding.underflow
-    radius = _per_channel(scale, box.centre) * spread + rounding.underflow
+    radius = _per_channel(scale, box.center) * spread + rounding.underflow
     if "bias" in weights:
-        radius = radius + _per_channel(weights["bias"].abs(), box.centre) * rounding.widening(TERMS)
+        radius = radius + _per_channel(weights["bias"].abs(), box.center) * rounding.widening(TERMS)
     # Nothing is known where the inverse or a value before the weight may overflow.
     variance = weights["running_var"]
     known = (variance >= 0) & (variance + operation.eps >= SMALLEST_VARIANCE)
-    before = (box.centre.abs() + box.radius + mean) * _per_channel(inverse, box.centre)
-    known = _per_channel(known, box.centre) & (before <= LARGEST_BOUND)
-    return Box(centre, torch.where(known, radius, torch.inf))
+    before = (box.center.abs() + box.radius + mean) * _per_channel(inverse, box.center)
+    known = _per_channel(known, box.center) & (before <= LARGEST_BOUND)
+    return Box(center, torch.where(known, radius, torch.inf))
 
 
 def normalize_interval(operation: ops.Normalize, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound (x - mean) / std."""
-    box, std = boxes[0], _per_channel(weights["std"], boxes[0].centre)
-    centre, spread = operation.evaluate(weights, box.centre), rounding.spread(box, TERMS)
+    box, std = boxes[0], _per_channel(weights["std"], boxes[0].center)
+    center, spread = operation.evaluate(weights, box.center), rounding.spread(box, TERMS)
     if not rounding.outward:
-        return Box(centre, spread / std.abs())
-    mean = _per_channel(weights["mean"].abs(), box.centre)
+        return Box(center, spread / std.abs())
+    mean = _per_channel(weights["mean"].abs(), box.center)
     spread = spread + mean * rounding.widening(TERMS) + rounding.underflow
-    return Box(centre, _divided(spread / std.abs(), std, rounding))
+    return Box(center, _divided(spread / std.abs(), std, rounding))
 
 
 def scale_interval(
     operation: ops.Multiply | ops.Divide, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
 ) -> Box:
     """Bound x times, or divided by, a constant."""
-    centre, spread = operation.evaluate(weights, boxes[0].centre), rounding.spread(boxes[0], TERMS)
+    center, spread = operation.evaluate(weights, boxes[0].center), rounding.spread(boxes[0], TERMS)
     if not rounding.outward:
-        return Box(centre, operation.evaluate(weights, spread).abs())
+        return Box(center, operation.evaluate(weights, spread).abs())
     spread = spread + rounding.underflow
     # A factor that is subnormal, or an inverse on a GPU, may have lost all its digits.
     radius = operation.evaluate(weights, spread).abs() + spread * rounding.weight_underflow
     if isinstance(operation, ops.Divide):
         divisor = weights["divisor"] if operation.constant is None else spread.new_tensor(operation.constant)
-        return Box(centre, _divided(radius, divisor, rounding))
-    return Box(centre, radius + rounding.underflow)
+        return Box(center, _divided(radius, divisor, rounding))
+    return Box(center, radius + rounding.underflow)
 
 
 def _divided(radius: Tensor, divisor: Tensor, rounding: Rounding) -> Tensor:
@@ -86,12 +86,12 @@ def _divided(radius: Tensor, divisor: Tensor, rounding: Rounding) -> Tensor:
 
 def shift_interval(operation: ops.Shift, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound x plus or minus a constant; the sum may be broadcast to a larger shape."""
-    centre = operation.evaluate(weights, boxes[0].centre)
+    center = operation.evaluate(weights, boxes[0].center)
     radius = rounding.spread(boxes[0], TERMS)
     if rounding.outward:
         # |offset| <= |x| + |x + offset|, which saves looking at where the offset came from.
-        radius = radius + (boxes[0].centre.abs() + centre.abs()) * rounding.widening(TERMS) + rounding.underflow
-    return Box(centre, radius.expand_as(centre))
+        radius = radius + (boxes[0].center.abs() + center.abs()) * rounding.widening(TERMS) + rounding.underflow
+    return Box(center, radius.expand_as(center))
 
 
 def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -99,7 +99,7 @@ def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], round
     radius = rounding.spread(boxes[0], TERMS) + rounding.spread(boxes[1], TERMS)
     if rounding.outward:
         radius = radius + rounding.underflow
-    return Box(operation.evaluate(weights, boxes[0].centre, boxes[1].centre), radius)
+    return Box(operation.evaluate(weights, boxes[0].center, boxes[1].center), radius)
 
 
 register(

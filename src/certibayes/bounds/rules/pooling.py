@@ -25,15 +25,15 @@ def avg_pool_interval(
     boxes: tuple[Box, ...],
     rounding: Rounding,
 ) -> Box:
-    """Bound a mean over windows: the mean of the centres and the mean of the (widened) radii."""
+    """Bound a mean over windows: the mean of the centers and the mean of the (widened) radii."""
     # A window of an adaptive pooling has no more pixels than the image.
-    window = operation.kernel if isinstance(operation, ops.AvgPool2d) else boxes[0].centre.shape[-2:]
+    window = operation.kernel if isinstance(operation, ops.AvgPool2d) else boxes[0].center.shape[-2:]
     spread = rounding.spread(boxes[0], math.prod(window) + 1)
     radius = operation.evaluate(weights, spread)
     if isinstance(operation, ops.AvgPool2d) and (operation.divisor or 1) < 0:
         radius = radius.abs()
-    centre = operation.evaluate(weights, boxes[0].centre)
-    return Box(centre, radius + rounding.underflow if rounding.outward else radius)
+    center = operation.evaluate(weights, boxes[0].center)
+    return Box(center, radius + rounding.underflow if rounding.outward else radius)
 
 
 def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) -> Backward:
@@ -44,7 +44,7 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
     """
     low, high = step.ends()
     kernel, dilation, stride = operation.kernel, operation.dilation, operation.stride
-    shape = step.output.centre.shape[-2:]
+    shape = step.output.center.shape[-2:]
     # The part of the padded image that windows reach; beyond the image there is nothing to choose.
     reach = [(shape[i] - 1) * stride[i] + dilation[i] * (kernel[i] - 1) + 1 for i in range(2)]
     before = operation.padding
@@ -76,8 +76,8 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
         folded = functional.fold(flat, (reach[0], reach[1]), kernel, dilation, stride=stride)
         folded = folded.unflatten(0, step.coefficients.shape[:2])
     into = functional.pad(folded, _to_size(low.shape[-2:], reach, before))
-    share = sum_error(step.output.centre, step.rounding) + 4 * step.rounding.unit
-    top = step.output.centre + step.output.radius + magnitude(step.output) * share
+    share = sum_error(step.output.center, step.rounding) + 4 * step.rounding.unit
+    top = step.output.center + step.output.radius + magnitude(step.output) * share
 
     def cancelled() -> Tensor:
         # An input that several windows choose gets the sum of their coefficients, which may cancel.

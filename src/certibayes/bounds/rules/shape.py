@@ -12,16 +12,16 @@ from certibayes.regions import Box
 
 
 def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
-    """Reshape centre and radius alike, and a ball with them."""
+    """Reshape center and radius alike, and a ball with them."""
     box = boxes[0]
     ball = box.ball and reshaped(box.ball, lambda tensor: operation.evaluate(weights, tensor))
-    return Box(operation.evaluate(weights, box.centre), operation.evaluate(weights, box.radius), ball)
+    return Box(operation.evaluate(weights, box.center), operation.evaluate(weights, box.radius), ball)
 
 
 def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Backward:
     """Give coefficients the shape of the input."""
     batch = step.coefficients.shape[:2]
-    into = step.coefficients.reshape(*batch, *step.inputs[0].centre.shape[1:])
+    into = step.coefficients.reshape(*batch, *step.inputs[0].center.shape[1:])
     return Backward((into,), step.coefficients.new_zeros(batch), owned=step.owned)
 
 

@@ -17,7 +17,7 @@ from certibayes.regions import Box
 def transposed(operation: Any, weights: Weights, step: Step) -> Backward:
     """Coefficients A on f(x) = L x + d are A L on x, and A d is added to the constant."""
     flat = step.coefficients.flatten(0, 1)
-    zeros = [box.centre.new_zeros(len(flat), *box.centre.shape[1:]) for box in step.inputs]
+    zeros = [box.center.new_zeros(len(flat), *box.center.shape[1:]) for box in step.inputs]
     pull: Any = torch.func.vjp(lambda *x: operation.evaluate(weights, *x), *zeros)[1]
     offset = operation.evaluate(weights, *(zero[:1] for zero in zeros))
     into = tuple(c.unflatten(0, step.coefficients.shape[:2]) for c in pull(flat))
@@ -34,7 +34,7 @@ def _error(operation: Any, weights: Weights, step: Step) -> Tensor:
     points = tuple(Box(step.magnitude(i), torch.zeros_like(box.radius)) for i, box in enumerate(step.inputs))
     error = rules_for(operation).interval(operation, weights, points, step.rounding).radius
     # Where an input is spread over a larger output, going back sums over its copies.
-    copies = step.output.centre[0].numel() // max(1, min(box.centre[0].numel() for box in step.inputs))
+    copies = step.output.center[0].numel() // max(1, min(box.center[0].numel() for box in step.inputs))
     if copies > 1:
         error = error + magnitude(step.output) * step.rounding.gamma(copies + 8)
     return error

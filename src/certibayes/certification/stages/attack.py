@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from certibayes.attack.pgd import PGD, pgd
+from certibayes.attacks.pgd import PGD, pgd
 from certibayes.certification.clock import Clock
 from certibayes.certification.problem import Problem
 from certibayes.certification.state import State, points_of
@@ -54,7 +54,7 @@ class AttackFromWorstInputs:
         if len(chosen) == 0:
             return state
         point = pairs.point[chosen]
-        inputs = pairs.worst_inputs(chosen, problem.box.centre[point])
+        inputs = pairs.worst_inputs(chosen, problem.box.center[point])
         nearest = pairs.smallest[:, chosen].topk(min(STARTS, len(inputs)), 0, largest=False).indices
         here = torch.arange(len(chosen), device=chosen.device)
         starts = [*(inputs[network, here] for network in nearest), inputs.mean(0)]

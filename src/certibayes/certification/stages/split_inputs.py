@@ -39,7 +39,7 @@ class SplitInputs:
         def is_open(parts: Box, whose: Tensor) -> Tensor:
             nonlocal state
             point = chosen[whose]
-            state = state.with_inputs(problem, point, parts.centre)
+            state = state.with_inputs(problem, point, parts.center)
             part = replace(problem.take(point), box=parts, predicted=problem.labels[point])
             found = State.start(part)
             for stage in (LogitBounds("ibp"), MarginBounds("crown", "open", with_logits=True)):

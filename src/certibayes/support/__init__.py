@@ -1,0 +1,1 @@
+"""What every room may use: checks at borders, seeds, devices, digests, files. It knows no network."""

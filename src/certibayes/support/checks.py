@@ -1,0 +1,90 @@
+"""Checks at the borders: what must hold before anything is bounded, attacked or trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.errors import InvalidInput
+from certibayes.support.tensors import as_tensor
+
+LARGEST = 2.0**30
+"""Weights and inputs beyond this are refused, so that the rounding of bounds may leave out what is smaller than
+floats can be."""
+
+
+def require_finite(x: Tensor, what: str) -> None:
+    """Raise if a float tensor holds NaN or infinite values."""
+    if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+        raise InvalidInput(f"{what} hold NaN or infinite values. Clean the data first.")
+
+
+def require_floats(x: Tensor, what: str) -> None:
+    """Raise unless a tensor holds finite floats."""
+    if not x.is_floating_point():
+        raise InvalidInput(f"{what} are {x.dtype}; floats are needed. For images: x.float() / 255.")
+    require_finite(x, what)
+
+
+def require_count(value: int, what: str) -> None:
+    """Raise unless ``value`` is at least 1."""
+    if value < 1:
+        raise InvalidInput(f"{what} must be at least 1, got {value}.")
+
+
+def inputs_of(x: Any, what: str) -> Tensor:
+    """Return inputs (B, ...) as a tensor of finite floats, without gradient.
+
+    Args:
+        x: a tensor, an array or nested lists.
+        what: how an error names them.
+    """
+    inputs = as_tensor(x, what).detach()
+    require_floats(inputs, what)
+    return inputs
+
+
+def labels_of(y: Any, classes: int, count: int | None = None) -> Tensor:
+    """Return labels as int64, which torch can index with.
+
+    Args:
+        y: integers of any kind, (N,): a tensor, an array or a list.
+        classes: how many there are.
+        count: how many labels there must be.
+    """
+    labels = as_tensor(y, "the labels").detach()
+    if not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool):
+        labels = labels.long()
+    require_labels(labels, classes, count)
+    return labels
+
+
+def require_classes(classes: int) -> None:
+    """Raise unless there are classes to tell apart."""
+    if classes < 2:
+        raise InvalidInput(
+            "the network has one output, so there is one class and nothing to tell apart: it would be certified at any "
+            "radius. A binary classifier needs two outputs. If yours has one logit z, for the class 1 against 0, its "
+            "logits are (0, z): net = nn.Sequential(net, head), where head = nn.Linear(1, 2) has the weight "
+            "[[0.0], [1.0]] and the bias 0. For regression fit to targets of floats (RobustGaussian)."
+        )
+
+
+def require_labels(labels: Tensor, classes: int, count: int | None = None) -> None:
+    """Raise unless ``labels`` are integers of shape (N,) from 0 to ``classes`` - 1, of at least two classes."""
+    require_classes(classes)
+    kind = labels.dtype
+    if kind.is_floating_point or kind.is_complex or kind == torch.bool or labels.dim() != 1:
+        raise InvalidInput(
+            f"labels must be integers of shape (N,), got {kind} of shape {tuple(labels.shape)}. "
+            "Convert them, y.long(), if they are classes; for regression use RobustGaussian."
+        )
+    if count is not None and len(labels) != count:
+        raise InvalidInput(f"there are {count} inputs but {len(labels)} labels.")
+    if labels.numel() and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
+        raise InvalidInput(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but the network has {classes} classes, "
+            f"0 to {classes - 1}."
+        )

@@ -1,0 +1,67 @@
+"""One function, many weight samples: a loop on a CPU, vmap in chunks on a GPU.
+
+Everything in this library is written for one network. Stacked samples are dictionaries whose tensors have a
+leading dimension S. On a CPU a plain loop is faster than vmap; on a GPU vmap fills the device, and the
+chunk is halved until it fits in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Result = TypeVar("Result")
+Params = Mapping[str, Tensor]
+"""Parameters (and buffers) by name, as ``named_parameters`` gives them."""
+
+
+def count(stacked: Params) -> int:
+    """Return the number S of stacked samples."""
+    return int(next(iter(stacked.values())).shape[0])
+
+
+def pick(stacked: Params, index: int) -> dict[str, Tensor]:
+    """Return one sample."""
+    return {name: tensor[index] for name, tensor in stacked.items()}
+
+
+def stack(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Stack samples along a new leading dimension."""
+    return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
+
+
+def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params, mapped: bool = True) -> Iterator[Result]:
+    """Yield ``function`` of chunks of samples, each result with a leading dimension of that chunk's size.
+
+    ``function`` takes the parameters of one network and returns a tensor, or tensors in tuples and dictionaries; where
+    vmap cannot trace it, it must not be ``mapped``, and sees one network after the other on every device.
+    """
+    total = count(stacked)
+    on_gpu = next(iter(stacked.values())).is_cuda
+    if not (on_gpu and mapped):
+        for i in range(total):
+            yield pytree.tree_map(lambda t: t[None], function(pick(stacked, i)))
+        return
+    chunk, start = total, 0
+    while start < total:
+        part = {name: tensor[start : start + chunk] for name, tensor in stacked.items()}
+        try:
+            result = torch.vmap(function)(part)
+        except torch.cuda.OutOfMemoryError:
+            if chunk == 1:
+                raise
+            chunk = (chunk + 1) // 2
+            torch.cuda.empty_cache()
+            continue
+        yield result
+        start += chunk
+
+
+def map_samples(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> Result:
+    """Return ``function`` of every sample; each tensor of its result stacked, (S, ...)."""
+    parts = list(each(function, stacked))
+    return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)

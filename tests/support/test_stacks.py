@@ -1,0 +1,24 @@
+"""Stacked samples: a dictionary whose tensors have a leading dimension."""
+
+import torch
+
+from certibayes.support.stacks import count, each, map_samples, pick, stack
+
+
+def test_stack_and_pick_are_inverse():
+    samples = [{"a": torch.full((2,), float(i)), "b": torch.full((), float(-i))} for i in range(3)]
+    stacked = stack(samples)
+    assert count(stacked) == 3
+    for index, sample in enumerate(samples):
+        assert all(torch.equal(pick(stacked, index)[key], sample[key]) for key in sample)
+
+
+def test_map_samples_is_a_loop():
+    stacked = {"w": torch.arange(12.0).view(3, 4)}
+    assert torch.equal(map_samples(lambda p: p["w"].sum()[None], stacked), stacked["w"].sum(1, keepdim=True))
+
+
+def test_each_keeps_tuples():
+    parts = list(each(lambda p: (p["w"], p["w"] * 2), {"w": torch.arange(6.0).view(3, 2)}))
+    assert len(parts) == 3
+    assert all(torch.equal(b, 2 * a) and a.shape == (1, 2) for a, b in parts)
