@@ -202,7 +202,7 @@ def test_noise_images_are_abstained_on():
         net,
         type(train)(train.inputs[:1000], train.targets[:1000]),
         algorithm=cb.VOGN(),
-        likelihood=cb.RobustCategorical(radius=cb.TwoPoint(0.02)),
+        likelihood=cb.RobustCategorical(p_eps=cb.TwoPoint(0.02)),
         epochs=1,
         batch_size=100,
         seed=0,

@@ -158,7 +158,7 @@ def test_the_diabetes_study():
             net,
             data.train,
             algorithm=cb.VOGN(),
-            likelihood=cb.RobustGaussian(noise_std=0.7, radius=cb.TwoPoint(radius)),
+            likelihood=cb.RobustGaussian(noise_std=0.7, p_eps=cb.TwoPoint(radius)),
             epochs=15,
             batch_size=32,
             seed=0,

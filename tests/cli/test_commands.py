@@ -97,7 +97,7 @@ def test_attack_stands_above_the_certificate(run):
 
 def test_info_describes_a_run_and_the_installation(run):
     described = json.loads(invoke("info", run, "--json").stdout)
-    assert described["algorithm"] == "MAP"
+    assert described["algorithm"]["name"] == "MAP"
     assert described["parameters"] == 784 * 8 + 8 + 80 + 10
     here = json.loads(invoke("info", "--json").stdout)
     assert "digits" in here["data"] and "vogn" in here["algorithms"]

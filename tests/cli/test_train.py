@@ -75,7 +75,7 @@ def test_none_is_a_value_and_wins_over_the_file(tmp_path):
 
 def test_a_preset_is_where_settings_start(tmp_path):
     spec = trained(tmp_path, "--preset", "paper-mnist", "--dataset", "digits", "--algorithm", "noisy-adam")
-    assert spec["lr"] == 0.001 and spec["prior_inflation"] == 10 and spec["ramp"] == 1.0 and spec["epochs"] == 1
+    assert spec["lr"] == 0.001 and spec["prior_variance_scale"] == 10 and spec["ramp"] == 1.0 and spec["epochs"] == 1
 
 
 def test_a_start_and_a_radius_from_the_command_line(tmp_path):
@@ -83,7 +83,7 @@ def test_a_start_and_a_radius_from_the_command_line(tmp_path):
     assert spec["start_epochs"] == 1
     metadata = cb.load(tmp_path).metadata
     assert metadata["start"] == {"epochs": 1, "lr": 0.1}
-    assert metadata["radius"]["distribution"] == "Exponential"
+    assert metadata["likelihood"]["p_eps"]["name"] == "Exponential"
 
 
 def test_a_chosen_temperature_is_told_with_its_curve(tmp_path):

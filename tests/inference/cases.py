@@ -71,7 +71,7 @@ def target_for(
     """A target, parameters to start from and a batch."""
     batch = data_for(likelihood, dtype)
     traced = trace(network().to(dtype), batch.inputs)
-    precision = cb.GaussianPrior(inflation=10.0).precisions(traced.graph, traced.params)
+    precision = cb.GaussianPrior(variance_scale=10.0).precisions(traced.graph, traced.params)
     target = Target(traced.graph, traced.buffers, likelihood, precision, SIZE, temperature, STEPS, EPOCHS * STEPS)
     return target, traced.params, batch
 

@@ -103,7 +103,7 @@ class TestUpdate:
 
     def test_it_can_be_described(self, algorithm, likelihood):
         record = algorithm.describe()
-        assert record["algorithm"] == type(algorithm).__name__
+        assert record["name"] == type(algorithm).__name__
         assert record["lr"] == algorithm.lr
 
 
@@ -140,8 +140,8 @@ class TestFit:
         assert torch.isfinite(posterior.predictor(2)(torch.rand(2, 4))).all()
         for key, value in {"temperature": 0.5, "seed": 0, "epochs": EPOCHS}.items():
             assert posterior.metadata[key] == value
-        assert posterior.metadata["algorithm"] == type(algorithm).__name__
-        assert posterior.metadata["likelihood"] == type(likelihood).__name__
+        assert posterior.metadata["algorithm"]["name"] == type(algorithm).__name__
+        assert posterior.metadata["likelihood"]["name"] == type(likelihood).__name__
         assert posterior.task == ("regression" if isinstance(likelihood, cb.RobustGaussian) else "classification")
 
     def test_the_posterior_survives_the_disk_with_its_metadata(self, algorithm, likelihood, tmp_path):

@@ -300,7 +300,7 @@ class TestAnotherRun:
             ("epochs", {"epochs": 4}),
             ("batch_size", {"batch_size": 6}),
             ("temperature", {"temperature": 0.1}),
-            ("inflation", {"prior": cb.GaussianPrior(inflation=2.0)}),
+            ("prior", {"prior": cb.GaussianPrior(variance_scale=2.0)}),
             ("schedule", {"schedule": cb.Schedule("cosine")}),
             ("radius", {"likelihood": cb.RobustCategorical(cb.TwoPoint(0.2))}),
             ("adversary", {"likelihood": LIKELIHOODS["pgd"]}),

@@ -267,7 +267,7 @@ def test_an_inverted_domain_is_refused():
 def test_metadata_name_everything_that_matters():
     record = cb.RobustCategorical(cb.TwoPoint(0.11, 0.25), cb.IBP(margins=True), ramp=None).describe()
     assert record["radius"] == {"distribution": "TwoPoint", "eta": 0.11, "lam": 0.25}
-    assert record["adversary"] == "IBP"
+    assert record["adversary"]["name"] == "IBP"
     assert record["margins"] is True
     assert record["domain"] == [0.0, 1.0]
     assert record["ramp"] is None

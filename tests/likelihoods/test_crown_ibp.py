@@ -149,7 +149,7 @@ class TestExtremes:
 
 
 def test_what_goes_into_metadata():
-    assert cb.RobustCategorical(RADIUS, CROWNIBP(0.5)).describe()["adversary"] == "CROWNIBP"
+    assert cb.RobustCategorical(RADIUS, CROWNIBP(0.5)).describe()["adversary"]["name"] == "CROWNIBP"
     assert CROWNIBP(0.5).describe() == {"adversary": "CROWNIBP", "beta": 0.5}
 
 
@@ -157,4 +157,4 @@ def test_a_spec_makes_it():
     spec = TrainSpec(likelihood="crown-ibp", eps=0.1)
     likelihood = spec.make_likelihood(cb.data.load("digits"))
     assert likelihood.adversary == CROWNIBP()
-    assert likelihood.radius.eta == pytest.approx(0.11)
+    assert likelihood.p_eps.eta == pytest.approx(0.11)

@@ -121,6 +121,6 @@ def test_inputs_outside_the_domain_are_refused():
 
 def test_metadata():
     record = cb.RobustGaussian(0.5, cb.TwoPoint(0.1, 0.25)).describe()
-    assert record["likelihood"] == "RobustGaussian"
+    assert record["name"] == "RobustGaussian"
     assert record["noise_std"] == 0.5
     assert record["radius"]["eta"] == 0.1

@@ -77,7 +77,7 @@ class TestContinuousFamilies:
 
     def test_for_radius_trains_for_a_tenth_more(self, family, exact):
         assert family.for_radius(0.1).eta == pytest.approx(0.11)
-        assert family.for_radius(0.1, inflation=1.0).eta == pytest.approx(0.1)
+        assert family.for_radius(0.1, multiplier=1.0).eta == pytest.approx(0.1)
 
     @pytest.mark.parametrize("eta", [-0.1, math.nan, math.inf])
     def test_bad_eta(self, family, exact, eta):
@@ -115,7 +115,7 @@ class TestTwoPoint:
 
     def test_for_radius_trains_for_a_tenth_more(self):
         assert cb.TwoPoint.for_radius(0.1) == cb.TwoPoint(0.1 * 1.1, 0.25)
-        assert cb.TwoPoint.for_radius(0.1, lam=0.5, inflation=2.0) == cb.TwoPoint(0.2, 0.5)
+        assert cb.TwoPoint.for_radius(0.1, lam=0.5, multiplier=2.0) == cb.TwoPoint(0.2, 0.5)
 
     @pytest.mark.parametrize("eta", [-1e-9, math.nan, math.inf])
     def test_bad_eta(self, eta):

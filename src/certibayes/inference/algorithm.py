@@ -106,4 +106,4 @@ class Algorithm(Generic[State]):
     def describe(self) -> dict[str, Any]:
         """Return name and hyperparameters, for metadata."""
         settings: dict[str, Any] = asdict(self) if is_dataclass(self) and not isinstance(self, type) else {}
-        return {"algorithm": type(self).__name__, **settings}
+        return {"name": type(self).__name__, **settings}

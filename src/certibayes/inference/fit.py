@@ -140,10 +140,9 @@ def fit(  # noqa: PLR0913 - public
         (epochs + algorithm.burn_in_epochs) * source.steps,
     )
     settings = {
-        **likelihood.describe(),
-        **prior.describe(),
-        # Last: HMC's smoothing takes the place of the adversary's.
-        **algorithm.describe(),
+        "likelihood": likelihood.describe(),
+        "prior": prior.describe(),
+        "algorithm": algorithm.describe(),
         "epochs": epochs,
         "batch_size": batch_size,
         "seed": seed,

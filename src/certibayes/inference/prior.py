@@ -15,19 +15,19 @@ from certibayes.networks import Graph, Params
 
 @dataclass(frozen=True)
 class GaussianPrior:
-    """Zero-mean normal prior with one variance a layer: inflation / fan_in, as in the paper.
+    """Zero-mean normal prior with one variance a layer: variance_scale / fan_in, as in the paper.
 
     Attributes:
-        inflation: multiplies the variance 1 / fan_in ("prior scaling" in the supplement). Weak by default: a prior
+        variance_scale: multiplies the variance 1 / fan_in ("prior scaling" in the supplement). Weak by default: a prior
             that pulls the means to 0 costs certificates.
         std: one standard deviation for every weight instead.
     """
 
-    inflation: float = 300.0
+    variance_scale: float = 300.0
     std: float | None = None
 
     def __post_init__(self) -> None:
-        value = self.inflation if self.std is None else self.std
+        value = self.variance_scale if self.std is None else self.std
         if not (math.isfinite(value) and value > 0):
             raise InvalidInput(f"a prior's scale must be positive, got {value}.")
 
@@ -40,14 +40,14 @@ class GaussianPrior:
         """
         precisions = {}
         for name in graph.parameters:
-            value = _fan_in(graph, params, name) / self.inflation if self.std is None else self.std**-2
+            value = _fan_in(graph, params, name) / self.variance_scale if self.std is None else self.std**-2
             precisions[name] = torch.full((), value, dtype=params[name].dtype, device=params[name].device)
         return precisions
 
     def describe(self) -> dict[str, Any]:
         """Return what goes into a posterior's metadata."""
-        scale = {"inflation": self.inflation} if self.std is None else {"std": self.std}
-        return {"prior": "GaussianPrior", **scale}
+        scale = {"variance_scale": self.variance_scale} if self.std is None else {"std": self.std}
+        return {"name": "GaussianPrior", **scale}
 
 
 def _fan_in(graph: Graph, params: Params, name: str) -> float:

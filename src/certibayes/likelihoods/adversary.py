@@ -87,7 +87,7 @@ class Adversary:
 
     def describe(self) -> dict[str, Any]:
         """Return what goes into a posterior's metadata."""
-        return {"adversary": type(self).__name__}
+        return {"name": type(self).__name__}
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class IBP(Adversary):
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
-        return {"adversary": "IBP", **asdict(self)}
+        return {"name": "IBP", **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class CROWNIBP(Adversary):
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
-        return {"adversary": "CROWNIBP", **asdict(self)}
+        return {"name": "CROWNIBP", **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -306,4 +306,4 @@ class PGD(Adversary):
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
-        return {"adversary": "PGD", **asdict(self)}
+        return {"name": "PGD", **asdict(self)}

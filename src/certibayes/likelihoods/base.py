@@ -105,7 +105,7 @@ class Likelihood:
 
     def describe(self) -> dict[str, Any]:
         """Return what goes into a posterior's metadata."""
-        return {"likelihood": type(self).__name__}
+        return {"name": type(self).__name__}
 
 
 def per_example_gradients(

@@ -85,14 +85,14 @@ class RobustCategorical(Likelihood):
     """The robust likelihood.
 
     Attributes:
-        radius: p_eps, such as ``TwoPoint(eta=0.11, lam=0.25)``.
+        p_eps: distribution of the radius, such as ``TwoPoint(eta=0.11, lam=0.25)``.
         adversary: ``IBP()``, ``IBP(margins=True)`` or ``PGD()``.
         domain: values an input can take, two numbers or, where features differ, tensors (1, *shape); balls are
             intersected with it. None for no limit.
         ramp: scales the radii while training; None for full radii from the start.
     """
 
-    radius: RadiusDistribution
+    p_eps: RadiusDistribution
     adversary: Adversary = field(default_factory=IBP)
     domain: Domain = (0.0, 1.0)
     ramp: LinearRamp | None = field(default_factory=LinearRamp)
@@ -103,7 +103,7 @@ class RobustCategorical(Likelihood):
     @property
     def bounded(self) -> bool:
         """See the base class: by any adversary but an attack, at any radius but 0."""
-        return not self.adversary.needs_starts and self.radius.clean < 1.0
+        return not self.adversary.needs_starts and self.p_eps.clean < 1.0
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
@@ -112,7 +112,7 @@ class RobustCategorical(Likelihood):
 
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
         """See the base class."""
-        return draw_noise(self.radius, self.ramp, self.adversary.needs_starts, progress, batch, generator)
+        return draw_noise(self.p_eps, self.ramp, self.adversary.needs_starts, progress, batch, generator)
 
     def log_likelihood(
         self,
@@ -125,7 +125,7 @@ class RobustCategorical(Likelihood):
     ) -> Tensor:
         """Return log(clean mass * p_clean + sum of weight_k * p_worst(radius_k)), (B,)."""
         terms = []
-        clean = self.radius.clean
+        clean = self.p_eps.clean
         if clean > 0.0:
             logits = graph.evaluate(params, batch.inputs, on_point)
             terms.append(label_log_probability(logits, batch.targets) + math.log(clean))
@@ -145,7 +145,7 @@ class RobustCategorical(Likelihood):
         def evaluate(on_point: PointObserver, on_box: BoxObserver) -> Tensor:
             return self.log_likelihood(graph, weights, batch, noise, on_point, on_box)
 
-        closed = closed_form_gradients(self.radius, self.adversary, graph, params, batch, noise, evaluate)
+        closed = closed_form_gradients(self.p_eps, self.adversary, graph, params, batch, noise, evaluate)
         return super().value_grad_and_squares(graph, params, buffers, batch, noise) if closed is None else closed
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -159,9 +159,9 @@ class RobustCategorical(Likelihood):
     def describe(self) -> dict[str, Any]:
         """See the base class."""
         return {
-            "likelihood": "RobustCategorical",
-            "radius": self.radius.describe(),
-            **self.adversary.describe(),
+            "name": "RobustCategorical",
+            "p_eps": self.p_eps.describe(),
+            "adversary": self.adversary.describe(),
             "domain": domain_to_json(self.domain),
             "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
         }

@@ -32,14 +32,14 @@ class RobustGaussian(Likelihood):
 
     Attributes:
         noise_std: standard deviation s of the observation noise, the same for every output.
-        radius: p_eps.
+        p_eps: distribution of the radius.
         adversary: ``IBP()`` or ``PGD()``.
         domain: values an input can take, or None; as in ``RobustCategorical``.
         ramp: scales the radii while training.
     """
 
     noise_std: float = 1.0
-    radius: RadiusDistribution = field(default_factory=lambda: TwoPoint(0.0))
+    p_eps: RadiusDistribution = field(default_factory=lambda: TwoPoint(0.0))
     adversary: Adversary = field(default_factory=IBP)
     domain: Domain = None
     ramp: LinearRamp | None = field(default_factory=LinearRamp)
@@ -61,7 +61,7 @@ class RobustGaussian(Likelihood):
 
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
         """See the base class."""
-        return draw_noise(self.radius, self.ramp, self.adversary.needs_starts, progress, batch, generator)
+        return draw_noise(self.p_eps, self.ramp, self.adversary.needs_starts, progress, batch, generator)
 
     def log_likelihood(
         self,
@@ -74,9 +74,9 @@ class RobustGaussian(Likelihood):
     ) -> Tensor:
         """See the base class and the module."""
         lower = upper = torch.zeros_like(batch.targets)
-        if self.radius.clean > 0.0:
+        if self.p_eps.clean > 0.0:
             prediction = graph.evaluate(params, batch.inputs, on_point)
-            lower = upper = self.radius.clean * prediction
+            lower = upper = self.p_eps.clean * prediction
         for k in range(len(noise.radii)):
             low, high = self.adversary.extremes(
                 graph, params, batch.inputs, noise.radii[k], self.domain, noise.starts, on_box
@@ -96,7 +96,7 @@ class RobustGaussian(Likelihood):
         def evaluate(on_point: PointObserver, on_box: BoxObserver) -> Tensor:
             return self.log_likelihood(graph, weights, batch, noise, on_point, on_box)
 
-        closed = closed_form_gradients(self.radius, self.adversary, graph, params, batch, noise, evaluate)
+        closed = closed_form_gradients(self.p_eps, self.adversary, graph, params, batch, noise, evaluate)
         return super().value_grad_and_squares(graph, params, buffers, batch, noise) if closed is None else closed
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -112,10 +112,10 @@ class RobustGaussian(Likelihood):
     def describe(self) -> dict[str, Any]:
         """See the base class."""
         return {
-            "likelihood": "RobustGaussian",
+            "name": "RobustGaussian",
             "noise_std": self.noise_std,
-            "radius": self.radius.describe(),
-            **self.adversary.describe(),
+            "p_eps": self.p_eps.describe(),
+            "adversary": self.adversary.describe(),
             "domain": domain_to_json(self.domain),
             "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
         }

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 
-INFLATION = 1.1
+MULTIPLIER = 1.1
 """Gowal et al. (2018) and the paper's supplement train with 1.1 times the radius they want to certify."""
 
 
@@ -43,7 +43,7 @@ class RadiusDistribution:
 
     def describe(self) -> dict[str, Any]:
         """Return what goes into a posterior's metadata."""
-        return {"distribution": type(self).__name__}
+        return {"name": type(self).__name__}
 
 
 def _require_radius(eta: float) -> None:
@@ -67,9 +67,9 @@ class TwoPoint(RadiusDistribution):
             raise InvalidInput(f"lam is a probability, got {self.lam}.")
 
     @classmethod
-    def for_radius(cls, eps: float, lam: float = 0.25, inflation: float = INFLATION) -> Self:
+    def for_radius(cls, eps: float, lam: float = 0.25, multiplier: float = MULTIPLIER) -> Self:
         """Train for certificates at ``eps``: eta is 1.1 times that, as in the supplement."""
-        return cls(inflation * eps, lam)
+        return cls(multiplier * eps, lam)
 
     @property
     def clean(self) -> float:  # type: ignore[override]
@@ -86,7 +86,7 @@ class TwoPoint(RadiusDistribution):
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
-        return {"distribution": "TwoPoint", **asdict(self)}
+        return {"name": "TwoPoint", **asdict(self)}
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Quantiles(_Continuous):
         """See the base class."""
         function = self.inverse_cdf or self.sampler
         return {
-            "distribution": "Quantiles",
+            "name": "Quantiles",
             "function": getattr(function, "__qualname__", str(function)),
             "draws": self.draws,
             "quadrature": self.quadrature,
@@ -178,9 +178,9 @@ class _Scaled(_Continuous):
         _require_radius(self.eta)
 
     @classmethod
-    def for_radius(cls, eps: float, inflation: float = INFLATION, **settings: Any) -> Self:
+    def for_radius(cls, eps: float, multiplier: float = MULTIPLIER, **settings: Any) -> Self:
         """Scale by 1.1 times the radius that is to be certified."""
-        return cls(inflation * eps, **settings)
+        return cls(multiplier * eps, **settings)
 
     @property
     def clean(self) -> float:  # type: ignore[override]
@@ -193,7 +193,7 @@ class _Scaled(_Continuous):
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
-        return {"distribution": type(self).__name__, **asdict(self)}
+        return {"name": type(self).__name__, **asdict(self)}
 
 
 class Rayleigh(_Scaled):

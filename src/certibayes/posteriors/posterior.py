@@ -62,7 +62,7 @@ class Posterior:
         """Say what is inferred, what was frozen, and by what algorithm."""
         parts = [f"{len(self.graph.parameters)} parameters"]
         parts += [f"{len(self.metadata['frozen'])} frozen"] if self.metadata.get("frozen") else []
-        parts += [f"by {self.metadata['algorithm']}"] if "algorithm" in self.metadata else []
+        parts += [f"by {self.metadata['algorithm']['name']}"] if "algorithm" in self.metadata else []
         return f"{type(self).__name__}({', '.join(parts)})"
 
     @property
