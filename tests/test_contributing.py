@@ -21,7 +21,7 @@ assert cb.supports(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Hardtanh(
 exec(algorithm, module.__dict__)
 x = torch.rand(20, 3)
 net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Hardtanh(), torch.nn.Linear(4, 2))
-posterior = cb.fit(net, (x, (x[:, 0] > 0.5).long()), algorithm=module.FixedWidth(), epochs=1, batch_size=10,
+posterior = cb.fit(net, (x, (x[:, 0] > 0.5).long()), algorithm=module.FixedStd(), epochs=1, batch_size=10,
                    likelihood=cb.RobustCategorical(cb.TwoPoint(0.05)), progress=False)
 result = cb.certify(posterior.predictor(3), x, eps=0.001, domain=(0.0, 1.0))
 print(len(result))
@@ -31,7 +31,7 @@ print(len(result))
 def test_the_skeletons_run(tmp_path):
     """In a process of its own: registering a layer is for good."""
     layer = next(block for block in BLOCKS if "class Hardtanh(Operation)" in block)
-    algorithm = next(block for block in BLOCKS if "class FixedWidth(Algorithm" in block)
+    algorithm = next(block for block in BLOCKS if "class FixedStd(Algorithm" in block)
     (tmp_path / "layer.py").write_text(layer)
     (tmp_path / "algorithm.py").write_text(algorithm)
     command = [sys.executable, "-c", CHECK, str(tmp_path / "layer.py"), str(tmp_path / "algorithm.py")]
