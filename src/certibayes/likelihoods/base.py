@@ -72,7 +72,7 @@ class Likelihood:
 
     @property
     def bounded(self) -> bool:
-        """Whether classes are decided by bounds over a ball, which every wide weight widens.
+        """Whether bounds over a ball decide on classes, which get looser the more uncertain the weights are.
 
         Then the default temperature is the algorithm's ``robust_temperature``. Regression needs none of that: there
         bounds are tighter at temperature 1.

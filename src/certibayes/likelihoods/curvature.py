@@ -85,8 +85,9 @@ def closed_form_gradients(
     layers = [node for node in graph.nodes if _is_layer(node) and not params.keys().isdisjoint(node.roles.values())]
     kinds = (("point",) if inputs is not None else ()) + (("center", "radius") if box is not None else ())
     like = next(iter(params.values()))
-    size = len(inputs if inputs is not None else box.center)  # type: ignore[union-attr]
-    probes = {node.name: {kind: like.new_zeros(size, *node.shape) for kind in kinds} for node in layers}
+    points = inputs if box is None else box.center
+    assert points is not None
+    probes = {node.name: {kind: like.new_zeros(len(points), *node.shape) for kind in kinds} for node in layers}
 
     def probed(probes: Probes) -> tuple[Tensor, tuple[Tensor, Probes]]:
         seen: Probes = {node.name: {} for node in layers}
