@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 import certibayes as cb
-from certibayes.likelihoods import Batch, Likelihood, Noise
+from certibayes.likelihoods import Batch, Likelihood, Model, Noise, Threat
 from certibayes.networks import Graph, trace
+from certibayes.regions import Domain, InputRegion
 
 CLASSES = 3
 
@@ -23,6 +24,13 @@ class Case(NamedTuple):
     @property
     def tensors(self) -> dict[str, Tensor]:
         return {**self.buffers, **self.params}
+
+    @property
+    def model(self) -> Model:
+        return Model(self.graph, self.tensors)
+
+    def threat(self, radius: float, domain: Domain = None, starts: Tensor | None = None) -> Threat:
+        return Threat(InputRegion(self.batch.inputs, self.batch.inputs.new_tensor(radius), domain=domain), starts)
 
     def log_likelihood(self, likelihood: Likelihood, noise: Noise | None = None) -> Tensor:
         noise = full_noise(likelihood, self.batch) if noise is None else noise

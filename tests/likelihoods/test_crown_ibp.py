@@ -126,9 +126,7 @@ class TestExtremes:
     """Smallest and largest outputs, for regression."""
 
     def _ends(self, case, adversary, radius=0.2):
-        radius = torch.tensor(radius, dtype=torch.float64)
-        starts = torch.zeros_like(case.batch.inputs)
-        return adversary.extremes(case.graph, case.params, case.batch.inputs, radius, (0.0, 1.0), starts)
+        return adversary.extremes(case.model, case.threat(radius, (0.0, 1.0)))
 
     @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0])
     def test_they_lie_between_intervals_and_attacks(self, beta):
@@ -150,7 +148,7 @@ class TestExtremes:
 
 def test_what_goes_into_metadata():
     assert cb.RobustCategorical(RADIUS, CROWNIBP(0.5)).describe()["adversary"]["name"] == "CROWNIBP"
-    assert CROWNIBP(0.5).describe() == {"adversary": "CROWNIBP", "beta": 0.5}
+    assert CROWNIBP(0.5).describe() == {"name": "CROWNIBP", "beta": 0.5}
 
 
 def test_a_spec_makes_it():

@@ -91,7 +91,7 @@ class TestContinuousFamilies:
 
     def test_metadata(self, family, exact):
         record = family(0.1, quadrature=8).describe()
-        assert record == {"distribution": family.__name__, "eta": 0.1, "draws": 10, "quadrature": 8}
+        assert record == {"name": family.__name__, "eta": 0.1, "draws": 10, "quadrature": 8}
 
     def test_equal_settings_are_equal(self, family, exact):
         assert family(0.1) == family(0.1)
@@ -205,9 +205,9 @@ class TestRamp:
         [cb.TwoPoint(0.2), cb.Rayleigh(0.2), cb.Exponential(0.2, quadrature=4), cb.Quantiles(inverse_cdf=uniform)],
         ids=["two-point", "rayleigh", "exponential", "quantiles"],
     )
-    @pytest.mark.parametrize("likelihood", [cb.RobustCategorical, lambda **s: cb.RobustGaussian(**s)])
+    @pytest.mark.parametrize("likelihood", [cb.RobustCategorical, cb.RobustGaussian])
     def test_every_distribution_is_scaled(self, p_eps, likelihood):
-        ramped = likelihood(radius=p_eps, ramp=cb.LinearRamp(0.2, 0.6))
+        ramped = likelihood(p_eps=p_eps, ramp=cb.LinearRamp(0.2, 0.6))
         full = ramped.draw(1.0, BATCH, generator())
         for progress, factor in ((0.1, 0.0), (0.3, 0.25), (0.4, 0.5), (0.6, 1.0)):
             part = ramped.draw(progress, BATCH, generator())

@@ -1,21 +1,19 @@
-"""p_eps, its schedule, and the robust likelihood over bounds or attacks."""
+"""p_eps, its path through training, and the robust likelihood: network passes and a pure head."""
 
-from certibayes.likelihoods.adversary import CROWNIBP, IBP, PGD, Adversary
-from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, per_example_gradients
-from certibayes.likelihoods.categorical import Categorical, RobustCategorical
-from certibayes.likelihoods.gaussian import RobustGaussian
-from certibayes.likelihoods.radius import (
-    Exponential,
-    LinearRamp,
-    Quantiles,
-    RadiusDistribution,
-    Rayleigh,
-    TwoPoint,
-)
+from certibayes.likelihoods.adversaries import CROWNIBP, IBP, PGD, Adversary, Model, Threat
+from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs, per_example_gradients
+from certibayes.likelihoods.categorical import Categorical
+from certibayes.likelihoods.names import LIKELIHOODS, as_likelihood
+from certibayes.likelihoods.radius import Exponential, Quantiles, RadiusDistribution, Rayleigh, TwoPoint
+from certibayes.likelihoods.ramp import LinearRamp
+from certibayes.likelihoods.robust import RobustLikelihood
+from certibayes.likelihoods.robust_categorical import RobustCategorical
+from certibayes.likelihoods.robust_gaussian import RobustGaussian
 
 __all__ = [
     "CROWNIBP",
     "IBP",
+    "LIKELIHOODS",
     "PGD",
     "Adversary",
     "Batch",
@@ -24,12 +22,17 @@ __all__ = [
     "Gradients",
     "Likelihood",
     "LinearRamp",
+    "Model",
     "Noise",
+    "Outputs",
     "Quantiles",
     "RadiusDistribution",
     "Rayleigh",
     "RobustCategorical",
     "RobustGaussian",
+    "RobustLikelihood",
+    "Threat",
     "TwoPoint",
+    "as_likelihood",
     "per_example_gradients",
 ]

@@ -1,7 +1,13 @@
-"""What a likelihood is: noise, and a per-example log-likelihood that is deterministic given its noise."""
+"""What a likelihood is: noise, network passes, and a pure head that turns outputs into log p(y | x, w).
+
+    log_likelihood(graph, params, batch, noise)  =  log_p( passes(graph, params, batch, noise), ... )
+
+It is deterministic given its noise.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +37,18 @@ class Noise(NamedTuple):
     starts: Tensor | None = None
 
 
+class Outputs(NamedTuple):
+    """What the network passes of a likelihood found.
+
+    Attributes:
+        clean: outputs at the inputs themselves, (B, outputs); None where radius 0 has no probability.
+        worst: worst outputs for each of the K radii, as the likelihood's adversary has them.
+    """
+
+    clean: Tensor | None
+    worst: Sequence[Any] = ()
+
+
 class Gradients(NamedTuple):
     """What curvature methods need, summed over the batch.
 
@@ -46,11 +64,15 @@ class Gradients(NamedTuple):
 
 
 class Likelihood:
-    """Base of all likelihoods. Subclasses are frozen dataclasses of settings."""
+    """Base of all likelihoods. Subclasses are frozen dataclasses of settings.
+
+    One that depends on the outputs at the inputs alone needs no more than ``log_p``; one that looks further also has
+    ``draw`` and ``passes``. ``log_likelihood`` is all that inference knows of either.
+    """
 
     @property
     def bounded(self) -> bool:
-        """Whether classes are decided by bounds over a ball, which every wide weight widens.
+        """Whether bounds over a ball decide on classes, which get looser the more uncertain the weights are.
 
         Then the default temperature is the algorithm's ``robust_temperature``. Regression needs none of that: there
         bounds are tighter at temperature 1.
@@ -76,6 +98,29 @@ class Likelihood:
             params: parameters and buffers of one weight sample.
             batch: data.
             noise: from ``draw``.
+        """
+        outputs = self.passes(graph, params, batch, noise)
+        return self.log_p(outputs.clean, outputs.worst, batch.targets, noise.log_weights)
+
+    def passes(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Outputs:
+        """Send the batch through the network; one clean pass unless a likelihood needs more.
+
+        Args:
+            graph: the network.
+            params: parameters and buffers of one weight sample.
+            batch: data.
+            noise: from ``draw``.
+        """
+        return Outputs(graph.evaluate(params, batch.inputs))
+
+    def log_p(self, clean: Tensor | None, worst: Sequence[Any], targets: Tensor, log_weights: Tensor) -> Tensor:
+        """Return log p(y | x, w) for each example, (B,), from outputs alone: the head.
+
+        Args:
+            clean: see ``Outputs``.
+            worst: see ``Outputs``.
+            targets: labels (B,) or regression targets (B, outputs).
+            log_weights: logarithms of the weights of the K radii, (K,).
         """
         raise NotImplementedError
 

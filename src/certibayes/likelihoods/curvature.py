@@ -6,8 +6,11 @@ center of the box, and as |W| r for its radius. The gradient of one example b is
     G_b = d_b x_bᵀ + e_b c_bᵀ + s(W) * (f_b r_bᵀ),
 
 where d, e, f are the derivatives of its log-likelihood with respect to the three outputs, and s is the slope of |.|,
-or of what an adversary puts in its place. The derivatives come from one backward pass with respect to zero *probes*
-added to the outputs of each layer, in which no weight gradient is formed.
+or of the smooth function in its place. The derivatives come from one backward pass with respect to zero *probes* added
+to the outputs of each layer, in which no weight gradient is formed.
+
+Both network passes are made here. A likelihood knows nothing of probes: it hands over its inputs, its box of inputs,
+and its head.
 
 In a linear layer the squares and cross terms of G_b, summed over b, are matrix products of elementwise products: six
 in all, and no example's gradient is ever written down. In a convolution x_b is a matrix with one column of inputs for
@@ -20,21 +23,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds import Box
+from certibayes.bounds import IDEAL, Box, Rounding, interval_bounds
 from certibayes.likelihoods.base import Gradients
-from certibayes.networks import Graph, Node, Params
+from certibayes.networks import Graph, Network, Node
 from certibayes.networks.operations import Conv2d, Linear, Operation
 
-PointObserver = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
-BoxObserver = Callable[[Node, tuple[Box, ...], Box], Box]
-Evaluate = Callable[[PointObserver, BoxObserver], Tensor]
-"""Computes the log-likelihood (B,) of one point pass and at most one box pass, letting observers look on."""
+Head = Callable[[Tensor | None, Box | None], Tensor]
+"""Outputs of the clean pass and the box of outputs, None where that pass is not made -> log p(y | x, w), (B,)."""
+
+Probes = dict[str, dict[str, Tensor]]
+"""For each layer by name a tensor for each use of its weights: ``"point"``, ``"center"``, ``"radius"``."""
 
 CHUNK = 2**22
 """Floats a convolution may write down at a time: 16 MiB in float32. With more, a CPU waits for fresh memory."""
@@ -60,57 +64,64 @@ def _is_layer(node: Node) -> bool:
     return isinstance(node.operation, Conv2d) or (isinstance(node.operation, Linear) and len(node.shape) == 1)
 
 
-def layer_gradients(
-    graph: Graph,
-    params: Params,
-    batch_size: int,
-    evaluate: Evaluate,
-    passes: tuple[str, ...],
-    slope: Callable[[Tensor], Tensor] = torch.sign,
+def slope(rounding: Rounding, weight: Tensor) -> Tensor:
+    """Return the derivative of ``rounding.magnitude``, elementwise: of |w|, or of sqrt(w² + τ²) if that is smoothed."""
+    return weight / rounding.magnitude(weight) if rounding.smoothing > 0.0 else weight.sign()
+
+
+def closed_form_gradients(
+    head: Head, network: Network, inputs: Tensor | None, box: Box | None = None, rounding: Rounding = IDEAL
 ) -> Gradients:
     """Compute ``Gradients`` for a network all of whose parameters are in linear and convolutional layers.
 
     Args:
-        graph: the network; ``applies_to`` it.
-        params: its parameters.
-        batch_size: B.
-        evaluate: the log-likelihood.
-        passes: which of "point", "center", "radius" ``evaluate`` makes.
-        slope: derivative s(W), elementwise, of the weights by which the radius is multiplied.
+        head: the log-likelihood as a function of outputs.
+        network: graph, parameters and buffers; ``applies_to`` its graph.
+        inputs: of the clean pass, (B, ...); None if there is none.
+        box: the inputs of the interval pass; None if there is none.
+        rounding: its arithmetic.
     """
+    graph, params, weights = network.graph, network.params, {**network.buffers, **network.params}
     layers = [node for node in graph.nodes if _is_layer(node) and not params.keys().isdisjoint(node.roles.values())]
+    kinds = (("point",) if inputs is not None else ()) + (("center", "radius") if box is not None else ())
     like = next(iter(params.values()))
-    probes = {node.name: {kind: like.new_zeros(batch_size, *node.shape) for kind in passes} for node in layers}
+    points = inputs if box is None else box.center
+    assert points is not None
+    probes = {node.name: {kind: like.new_zeros(len(points), *node.shape) for kind in kinds} for node in layers}
 
-    def probed(probes: dict[str, dict[str, Tensor]]) -> tuple[Tensor, tuple[Tensor, Any]]:
-        inputs: dict[str, dict[str, Tensor]] = {node.name: {} for node in layers}
+    def probed(probes: Probes) -> tuple[Tensor, tuple[Tensor, Probes]]:
+        seen: Probes = {node.name: {} for node in layers}
 
-        def on_point(node: Node, values: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        def at_point(node: Node, values: tuple[Tensor, ...], output: Tensor) -> Tensor:
             if node.name not in probes:
                 return output
-            inputs[node.name]["point"] = values[0]
+            seen[node.name]["point"] = values[0]
             return output + probes[node.name]["point"]
 
-        def on_box(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
+        def at_box(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
             if node.name not in probes:
                 return output
-            inputs[node.name].update(center=boxes[0].center, radius=boxes[0].radius)
+            seen[node.name].update(center=boxes[0].center, radius=boxes[0].radius)
             probe = probes[node.name]
             return Box(output.center + probe["center"], output.radius + probe["radius"])
 
-        values = evaluate(on_point, on_box)
-        return values.sum(), (values, inputs)
+        values = head(
+            None if inputs is None else graph.evaluate(weights, inputs, at_point),
+            None if box is None else interval_bounds(graph, weights, box, rounding, at_box),
+        )
+        return values.sum(), (values, seen)
 
-    derivatives, (values, inputs) = torch.func.grad(probed, has_aux=True)(probes)
+    derivatives, (values, seen) = torch.func.grad(probed, has_aux=True)(probes)
     gradient: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
     for node in layers:
-        uses = {kind: _Use(derivatives[node.name][kind], inputs[node.name][kind]) for kind in passes}
+        uses = {kind: _Use(derivatives[node.name][kind], seen[node.name][kind]) for kind in kinds}
         radius = uses.pop("radius", None)
         plain = list(uses.values())
         weight, bias = node.roles["weight"], node.roles.get("bias")
         if weight in params:
-            gradient[weight], squares[weight] = _weight_sums(node.operation, params[weight], plain, radius, slope)
+            factor = None if radius is None else slope(rounding, params[weight])
+            gradient[weight], squares[weight] = _weight_sums(node.operation, params[weight], plain, radius, factor)
         if bias is not None and bias in params:
             total = torch.stack([use.derivative for use in plain]).sum(0)
             total = total.reshape(*total.shape[:2], -1).sum(-1)
@@ -124,25 +135,32 @@ def _weight_sums(
     weight: Tensor,
     plain: list[_Use],
     radius: _Use | None,
-    slope: Callable[[Tensor], Tensor],
+    factor: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Return the sum and the sum of squares of the per-example gradients of one layer's weights."""
-    factor = None if radius is None else slope(weight)
+    """Return the sum and the sum of squares of the per-example gradients of one layer's weights.
+
+    Args:
+        operation: the layer.
+        weight: its weights.
+        plain: their uses at points and centers.
+        radius: their use for radii, if any.
+        factor: s(W) of that use.
+    """
     if isinstance(operation, Conv2d):
         return _convolution_sums(operation, weight, plain, radius, factor)
     return _linear_sums(plain, radius, factor)
 
 
-def _linear_sums(plain: list[_Use], radius: _Use | None, slope: Tensor | None) -> tuple[Tensor, Tensor]:
+def _linear_sums(plain: list[_Use], radius: _Use | None, factor: Tensor | None) -> tuple[Tensor, Tensor]:
     """Multiply out the squares of a weight matrix (m, n)."""
     terms = [_product(use, use) for use in plain]
     terms += [_product(one, other, 2.0) for one, other in combinations(plain, 2)]
     gradient = _outer(plain)
-    if radius is None or slope is None:
+    if radius is None or factor is None:
         return gradient, _outer(terms)
-    squares = torch.addcmul(_outer(terms), slope.square(), _outer([_product(radius, radius)]))
+    squares = torch.addcmul(_outer(terms), factor.square(), _outer([_product(radius, radius)]))
     crossed = _outer([_product(use, radius, 2.0) for use in plain])
-    return torch.addcmul(gradient, slope, _outer([radius])), torch.addcmul(squares, slope, crossed)
+    return torch.addcmul(gradient, factor, _outer([radius])), torch.addcmul(squares, factor, crossed)
 
 
 def _outer(uses: list[_Use]) -> Tensor:
@@ -150,12 +168,12 @@ def _outer(uses: list[_Use]) -> Tensor:
     return torch.cat([u.derivative for u in uses]).T @ torch.cat([u.value for u in uses])
 
 
-def _product(one: _Use, other: _Use, factor: float = 1.0) -> _Use:
-    return _Use(one.derivative * other.derivative * factor, one.value * other.value)
+def _product(one: _Use, other: _Use, times: float = 1.0) -> _Use:
+    return _Use(one.derivative * other.derivative * times, one.value * other.value)
 
 
 def _convolution_sums(
-    operation: Conv2d, weight: Tensor, plain: list[_Use], radius: _Use | None, slope: Tensor | None
+    operation: Conv2d, weight: Tensor, plain: list[_Use], radius: _Use | None, factor: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Write down the gradients of filters (O, C / groups, kh, kw), a chunk of examples at a time."""
     batch_size, *shape = plain[0].derivative.shape
@@ -166,8 +184,8 @@ def _convolution_sums(
     for start in range(0, batch_size, size):
         chunk = slice(start, start + size)
         each = torch.stack([_filter_gradients(operation, weight, use, chunk) for use in plain]).sum(0)
-        if radius is not None and slope is not None:
-            each.addcmul_(slope, _filter_gradients(operation, weight, radius, chunk))
+        if radius is not None and factor is not None:
+            each.addcmul_(factor, _filter_gradients(operation, weight, radius, chunk))
         gradient += each.sum(0)
         squares += each.square_().sum(0)
     return gradient, squares

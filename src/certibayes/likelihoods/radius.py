@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.likelihoods.settings import short_repr
 
 MULTIPLIER = 1.1
 """Gowal et al. (2018) and the paper's supplement train with 1.1 times the radius they want to certify."""
@@ -33,9 +34,11 @@ class RadiusDistribution:
 
     Attributes:
         clean: probability that the radius is exactly 0.
+        eps: the radius that is to be certified, where ``for_radius`` made the distribution for one.
     """
 
     clean: float = 0.0
+    eps: float | None = None
 
     def nodes(self, generator: torch.Generator | None) -> Radii:
         """Return the radii beside 0, drawn afresh where the distribution is sampled."""
@@ -45,13 +48,22 @@ class RadiusDistribution:
         """Return what goes into a posterior's metadata."""
         return {"name": type(self).__name__}
 
+    def __repr__(self) -> str:
+        """Return the settings that are not at their defaults."""
+        return short_repr(self)
+
+    def _made_for(self, eps: float) -> Self:
+        """Remember the radius that is to be certified; it plays no part in what is computed."""
+        object.__setattr__(self, "eps", eps)
+        return self
+
 
 def _require_radius(eta: float) -> None:
     if not (math.isfinite(eta) and eta >= 0.0):
         raise InvalidInput(f"eta must be a finite radius >= 0, got {eta}.")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TwoPoint(RadiusDistribution):
     """Radius 0 with probability lam, eta otherwise: Eqn (5) of the paper.
 
@@ -69,7 +81,7 @@ class TwoPoint(RadiusDistribution):
     @classmethod
     def for_radius(cls, eps: float, lam: float = 0.25, multiplier: float = MULTIPLIER) -> Self:
         """Train for certificates at ``eps``: eta is 1.1 times that, as in the supplement."""
-        return cls(multiplier * eps, lam)
+        return cls(multiplier * eps, lam)._made_for(eps)
 
     @property
     def clean(self) -> float:  # type: ignore[override]
@@ -89,12 +101,12 @@ class TwoPoint(RadiusDistribution):
         return {"name": "TwoPoint", **asdict(self)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Continuous(RadiusDistribution):
     """A distribution without mass at 0, summed over Monte Carlo draws or quadrature nodes.
 
     Attributes:
-        draws: Monte Carlo draws a batch (the paper takes 10). The logarithm of their mean is biased.
+        draws: Monte Carlo draws per batch (the paper takes 10). The logarithm of their mean is biased.
         quadrature: number of fixed Gauss-Legendre nodes in probability, instead of draws; 8 are exact enough, and a
             fixed function of the weights is what HMC needs.
     """
@@ -128,7 +140,7 @@ class _Continuous(RadiusDistribution):
         return Radii(radii, log_weights)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quantiles(_Continuous):
     """A distribution given by its inverse CDF or by a sampler.
 
@@ -167,7 +179,7 @@ class Quantiles(_Continuous):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Scaled(_Continuous):
     """A one-parameter family: ``eta`` times a standard distribution. At eta = 0 all mass is at 0."""
 
@@ -180,7 +192,7 @@ class _Scaled(_Continuous):
     @classmethod
     def for_radius(cls, eps: float, multiplier: float = MULTIPLIER, **settings: Any) -> Self:
         """Scale by 1.1 times the radius that is to be certified."""
-        return cls(multiplier * eps, **settings)
+        return cls(multiplier * eps, **settings)._made_for(eps)
 
     @property
     def clean(self) -> float:  # type: ignore[override]
@@ -210,22 +222,3 @@ class Exponential(_Scaled):
     def quantile(self, probabilities: Tensor) -> Tensor:
         """See the base class."""
         return -self.eta * torch.log1p(-probabilities)
-
-
-@dataclass(frozen=True)
-class LinearRamp:
-    """Scale radii by a factor that grows linearly from 0 to 1 while training goes from ``start`` to ``end``.
-
-    Both are fractions of the whole training. The paper ramps over all of it.
-    """
-
-    start: float = 0.0
-    end: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.start < self.end <= 1.0:
-            raise InvalidInput(f"a ramp needs 0 <= start < end <= 1, got {self.start}, {self.end}.")
-
-    def __call__(self, progress: float) -> float:
-        """Return the factor at a fraction ``progress`` of training."""
-        return min(1.0, max(0.0, (progress - self.start) / (self.end - self.start)))

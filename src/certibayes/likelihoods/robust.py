@@ -1,46 +1,167 @@
-"""What the robust likelihoods share: their noise, and when their curvature has a closed form."""
+"""What the robust likelihoods share: their settings, their noise, and their network passes.
+
+A robust likelihood is an expectation over p_eps. Radius 0 takes one clean pass, and every other radius one pass of the
+adversary; the head of each likelihood says what becomes of their outputs.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, Self
+
 import torch
+from torch import Tensor
 
-from certibayes.likelihoods.adversary import Adversary
-from certibayes.likelihoods.base import Batch, Gradients, Noise
-from certibayes.likelihoods.curvature import Evaluate, applies_to, layer_gradients
-from certibayes.likelihoods.radius import LinearRamp, RadiusDistribution
-from certibayes.networks import Graph, Params
-
-
-def draw_noise(
-    radius: RadiusDistribution,
-    ramp: LinearRamp | None,
-    needs_starts: bool,
-    progress: float,
-    batch: Batch,
-    generator: torch.Generator | None,
-) -> Noise:
-    """Draw radii at this point of the ramp and, where an attack needs them, its starts."""
-    nodes = radius.nodes(generator)
-    scale = 1.0 if ramp is None else ramp(progress)
-    starts = None
-    if needs_starts:
-        # Drawn on the CPU, so that a run gives the same numbers on every device.
-        starts = torch.rand(batch.inputs.shape, generator=generator).mul_(2).sub_(1).to(batch.inputs)
-    return Noise((nodes.radii * scale).to(batch.inputs), nodes.log_weights.to(batch.inputs), starts)
+from certibayes.bounds import IDEAL, Box
+from certibayes.errors import InvalidInput
+from certibayes.likelihoods.adversaries import Adversary, Model, Threat
+from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs
+from certibayes.likelihoods.curvature import applies_to, closed_form_gradients
+from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
+from certibayes.likelihoods.ramp import LinearRamp
+from certibayes.likelihoods.settings import short_repr
+from certibayes.networks import Graph, Network, Params
+from certibayes.regions import Domain, InputRegion, as_domain, as_radius, domain_to_json, require_domain
 
 
-def closed_form_gradients(
-    radius: RadiusDistribution,
-    adversary: Adversary,
-    graph: Graph,
-    params: Params,
-    batch: Batch,
-    noise: Noise,
-    evaluate: Evaluate,
-) -> Gradients | None:
-    """Return ``Gradients`` for interval boxes and a single radius, where the layers have a closed form; else None."""
-    passes = (("point",) if radius.clean > 0 else ()) + (("center", "radius") if len(noise.radii) else ())
-    closed = len(noise.radii) == 0 or (adversary.one_box and len(noise.radii) == 1)
-    if not (closed and applies_to(graph)):
+@dataclass(frozen=True, init=False, repr=False)
+class RobustLikelihood(Likelihood):
+    """Base of the likelihoods of the worst input within a random radius.
+
+    Attributes:
+        p_eps: distribution of the radius.
+        adversary: what stands for the worst input.
+        domain: values an input can take; None for no limit.
+        ramp: scales the radii while training; None for full radii from the start.
+    """
+
+    p_eps: RadiusDistribution
+    adversary: Adversary
+    domain: Domain
+    ramp: LinearRamp | None
+
+    def __init__(self, p_eps: RadiusDistribution, adversary: Adversary, domain: Any, ramp: LinearRamp | None) -> None:
+        _require_adversary(adversary)
+        _require_ramp(ramp)
+        values = {"p_eps": p_eps, "adversary": adversary, "domain": as_domain(domain), "ramp": ramp}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def eps(self) -> float | None:
+        """The radius that is to be certified, where the likelihood was made for one."""
+        return self.p_eps.eps
+
+    def validate(self, graph: Graph, batch: Batch) -> None:
+        """See the base class."""
+        require_domain(batch.inputs, self.domain)
+
+    def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
+        """Draw radii at this point of the ramp and, where an attack needs them, its starts."""
+        nodes = self.p_eps.nodes(generator)
+        scale = 1.0 if self.ramp is None else self.ramp(progress)
+        starts = None
+        if self.adversary.needs_starts:
+            # Drawn on the CPU, so that a run gives the same numbers on every device.
+            starts = torch.rand(batch.inputs.shape, generator=generator).mul_(2).sub_(1).to(batch.inputs)
+        return Noise((nodes.radii * scale).to(batch.inputs), nodes.log_weights.to(batch.inputs), starts)
+
+    def passes(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Outputs:
+        """Make a clean pass, if radius 0 has any probability, and one pass of the adversary for each other radius."""
+        model = Model(graph, params)
+        clean = model(batch.inputs) if self.p_eps.clean > 0.0 else None
+        threats = [Threat(self._region(batch.inputs, radius), noise.starts) for radius in noise.radii]
+        return Outputs(clean, [self.worst_outputs(model, threat, batch.targets) for threat in threats])
+
+    def worst_outputs(self, model: Model, threat: Threat, targets: Tensor) -> Any:
+        """Return the worst outputs for one radius, in the form that ``log_p`` takes them."""
+        raise NotImplementedError
+
+    def worst_in_box(self, box: Box, targets: Tensor) -> Any:
+        """Return the worst outputs of a box of outputs, in the form that ``log_p`` takes them."""
+        raise NotImplementedError
+
+    def value_grad_and_squares(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+    ) -> Gradients:
+        """See the base class; in closed form where layers have one and at most one box is propagated."""
+        rounding = self.adversary.box_rounding
+        one_box = len(noise.radii) == 1 and rounding is not None
+        if not (applies_to(graph) and (one_box or len(noise.radii) == 0)):
+            return super().value_grad_and_squares(graph, params, buffers, batch, noise)
+
+        def head(clean: Tensor | None, box: Box | None) -> Tensor:
+            worst = [] if box is None else [self.worst_in_box(box, batch.targets)]
+            return self.log_p(clean, worst, batch.targets, noise.log_weights)
+
+        return closed_form_gradients(
+            head,
+            Network(graph, dict(params), dict(buffers)),
+            batch.inputs if self.p_eps.clean > 0.0 else None,
+            self._region(batch.inputs, noise.radii[0]).ideal_box() if one_box else None,
+            rounding or IDEAL,
+        )
+
+    def _region(self, inputs: Tensor, radius: Tensor) -> InputRegion:
+        return InputRegion(inputs, radius, domain=self.domain)
+
+    def smoothed(self, tau: float) -> Self:
+        """See the base class."""
+        return replace(self, adversary=self.adversary.smoothed(tau))
+
+    def describe(self) -> dict[str, Any]:
+        """See the base class."""
+        return {
+            "name": type(self).__name__,
+            "eps": self.eps,
+            "p_eps": self.p_eps.describe(),
+            "adversary": self.adversary.describe(),
+            "domain": domain_to_json(self.domain),
+            "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
+        }
+
+    def __repr__(self) -> str:
+        """Return the settings that are not at their defaults, the radius as ``eps`` where that says all."""
+        made_by_eps = self.eps is not None and self.p_eps == TwoPoint.for_radius(self.eps)
+        return short_repr(self, without="p_eps" if made_by_eps else "eps")
+
+
+def radius_distribution(p_eps: RadiusDistribution | float | None, eps: float | None) -> RadiusDistribution | None:
+    """Return the distribution that a user means by ``p_eps`` and ``eps``; None if neither was given.
+
+    Args:
+        p_eps: a distribution; a number stands for ``eps``.
+        eps: the radius that is to be certified, which means ``TwoPoint.for_radius(eps)``.
+    """
+    if p_eps is not None and eps is not None:
+        raise InvalidInput(f"give eps or p_eps, not both: eps={eps} stands for p_eps=TwoPoint.for_radius({eps}).")
+    if isinstance(p_eps, RadiusDistribution):
+        return p_eps
+    if isinstance(p_eps, Adversary):
+        raise InvalidInput(
+            f"{p_eps} is an adversary, and p_eps is how far it may go: RobustCategorical(eps=0.1, adversary={p_eps})."
+        )
+    if isinstance(p_eps, type) and issubclass(p_eps, RadiusDistribution):
+        raise InvalidInput(f"p_eps is the class {p_eps.__name__}; pass an instance: {p_eps.__name__}.for_radius(0.1).")
+    if p_eps is not None and not isinstance(p_eps, Real | Tensor):
+        raise InvalidInput(f"p_eps must be a distribution of radii, such as TwoPoint(eta=0.11), or eps; got {p_eps!r}.")
+    given = eps if p_eps is None else p_eps
+    if given is None:
         return None
-    return layer_gradients(graph, params, len(batch.inputs), evaluate, passes=passes, slope=adversary.slope)
+    radius = as_radius(given)
+    if isinstance(radius, Tensor):
+        raise InvalidInput("eps is one radius for all inputs; certify takes several, training does not.")
+    return TwoPoint.for_radius(radius)
+
+
+def _require_adversary(adversary: Any) -> None:
+    if isinstance(adversary, type) and issubclass(adversary, Adversary):
+        raise InvalidInput(f"adversary is the class {adversary.__name__}; pass an instance: {adversary.__name__}().")
+    if not isinstance(adversary, Adversary):
+        raise InvalidInput(f"adversary must be IBP(), CROWNIBP() or PGD() of certibayes itself, got {adversary!r}.")
+
+
+def _require_ramp(ramp: Any) -> None:
+    if ramp is not None and not isinstance(ramp, LinearRamp):
+        raise InvalidInput(f"ramp must be LinearRamp(start, end), or None for full radii from the start, got {ramp!r}.")

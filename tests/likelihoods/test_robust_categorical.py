@@ -59,13 +59,11 @@ def test_it_is_the_log_of_the_mixture_of_probabilities(adversary, lam):
     rows = torch.arange(len(case.batch.inputs))
     logits = case.graph.evaluate(case.tensors, case.batch.inputs)
     clean = torch.softmax(logits, -1)[rows, case.batch.targets]
-    worst_logits = adversary.worst_logits(
-        case.graph, case.tensors, case.batch, noise.radii[0], (0.0, 1.0), noise.starts
-    )
+    threat = case.threat(0.1, (0.0, 1.0), noise.starts)
+    worst_logits = adversary.worst_logits(case.model, threat, case.batch.targets)
     worst = torch.softmax(worst_logits, -1)[rows, case.batch.targets]
     expected = torch.log(lam * clean + (1 - lam) * worst)
-    # The mixture weights pass through float32, hence not 1e-12.
-    torch.testing.assert_close(case.log_likelihood(likelihood, noise), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(case.log_likelihood(likelihood, noise), expected, rtol=0, atol=1e-12)
 
 
 def test_several_radii_are_mixed_with_their_weights():
@@ -213,7 +211,7 @@ def test_the_same_noise_gives_the_same_bits():
         assert torch.equal(case.log_likelihood(likelihood, noise), case.log_likelihood(likelihood, noise))
 
 
-def test_each_example_is_judged_alone():
+def test_examples_do_not_depend_on_each_other():
     case = mlp_case(size=6)
     likelihood = cb.RobustCategorical(cb.TwoPoint(0.1), cb.PGD(steps=3))
     noise = full_noise(likelihood, case.batch)
@@ -265,12 +263,14 @@ def test_an_inverted_domain_is_refused():
 
 
 def test_metadata_name_everything_that_matters():
-    record = cb.RobustCategorical(cb.TwoPoint(0.11, 0.25), cb.IBP(margins=True), ramp=None).describe()
-    assert record["radius"] == {"distribution": "TwoPoint", "eta": 0.11, "lam": 0.25}
-    assert record["adversary"]["name"] == "IBP"
-    assert record["margins"] is True
-    assert record["domain"] == [0.0, 1.0]
-    assert record["ramp"] is None
+    assert cb.RobustCategorical(cb.TwoPoint(0.11, 0.25), cb.IBP(margins=True), ramp=None).describe() == {
+        "name": "RobustCategorical",
+        "eps": None,
+        "p_eps": {"name": "TwoPoint", "eta": 0.11, "lam": 0.25},
+        "adversary": {"name": "IBP", "margins": True, "smoothing": 0.0},
+        "domain": [0.0, 1.0],
+        "ramp": None,
+    }
 
 
 def test_the_mixture_weight_is_lam_not_one_minus_lam():

@@ -6,12 +6,10 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
-from certibayes.likelihoods import Batch
+from certibayes.likelihoods import Batch, Model
 
 from ..strategies import ball
 from .cases import assert_same, case_of, full_noise, images, mlp_case
-
-RADIUS = torch.tensor(0.1)
 
 
 class RecordingPGD(cb.PGD):
@@ -19,8 +17,8 @@ class RecordingPGD(cb.PGD):
 
     found: ClassVar[list] = []
 
-    def _attacked(self, *arguments):
-        worst = super()._attacked(*arguments)
+    def worst_inputs(self, *arguments):
+        worst = super().worst_inputs(*arguments)
         RecordingPGD.found.append(worst)
         return worst
 
@@ -112,30 +110,26 @@ class TestExtremes:
     def test_both_are_exact_for_a_linear_model(self):
         case = case_of(nn.Linear(4, 3), images(5, 4))
         outputs = case.graph.evaluate(case.params, case.batch.inputs)
-        spread = 0.1 * case.params["weight"].abs().sum(1)
-        radius = torch.tensor(0.1, dtype=torch.float64)
-        starts = torch.zeros(5, 4, dtype=torch.float64)
+        reach = 0.1 * case.params["weight"].abs().sum(1)
+        threat = case.threat(0.1, starts=torch.zeros(5, 4, dtype=torch.float64))
         for adversary in (cb.IBP(), cb.PGD(steps=10)):
-            low, high = adversary.extremes(case.graph, case.params, case.batch.inputs, radius, None, starts)
-            torch.testing.assert_close(low, outputs - spread)
-            torch.testing.assert_close(high, outputs + spread)
+            low, high = adversary.extremes(case.model, threat)
+            torch.testing.assert_close(low, outputs - reach)
+            torch.testing.assert_close(high, outputs + reach)
 
     def test_attacked_extremes_lie_within_the_bounds(self):
         case = mlp_case(8, 5)
-        radius = torch.tensor(0.2, dtype=torch.float64)
-        starts = 2 * images(7, 6, seed=9) - 1
-        arguments = (case.graph, case.params, case.batch.inputs, radius, (0.0, 1.0), starts)
-        low, high = cb.IBP().extremes(*arguments)
-        attacked_low, attacked_high = cb.PGD(steps=5).extremes(*arguments)
+        threat = case.threat(0.2, (0.0, 1.0), 2 * images(7, 6, seed=9) - 1)
+        low, high = cb.IBP().extremes(case.model, threat)
+        attacked_low, attacked_high = cb.PGD(steps=5).extremes(case.model, threat)
         assert (low <= attacked_low + 1e-12).all()
         assert (attacked_high <= high + 1e-12).all()
         assert (attacked_low <= attacked_high).all()
 
     def test_gradients_reach_the_weights(self):
         case = mlp_case(8, 5)
-        radius = torch.tensor(0.2, dtype=torch.float64)
         leaves = {name: p.clone().requires_grad_(True) for name, p in case.params.items()}
-        low, high = cb.PGD(steps=2).extremes(case.graph, leaves, case.batch.inputs, radius, None, None)
+        low, high = cb.PGD(steps=2).extremes(Model(case.graph, leaves), case.threat(0.2))
         gradients = torch.autograd.grad((high - low).sum(), list(leaves.values()), allow_unused=True)
         assert gradients[0] is not None
         assert float(gradients[0].abs().sum()) > 0

@@ -38,7 +38,7 @@ def by_hand(case, radii, weights, clean, noise_std):
     lower = clean * case.graph.evaluate(case.tensors, case.batch.inputs)
     upper = lower.clone()
     for radius, weight in zip(radii, weights, strict=True):
-        low, high = cb.IBP().extremes(case.graph, case.tensors, case.batch.inputs, torch.tensor(radius), None, None)
+        low, high = cb.IBP().extremes(case.model, case.threat(radius))
         lower, upper = lower + weight * low, upper + weight * high
     values = []
     for y, low, high in zip(case.batch.targets.tolist(), lower.tolist(), upper.tolist(), strict=True):
@@ -120,7 +120,12 @@ def test_inputs_outside_the_domain_are_refused():
 
 
 def test_metadata():
-    record = cb.RobustGaussian(0.5, cb.TwoPoint(0.1, 0.25)).describe()
-    assert record["name"] == "RobustGaussian"
-    assert record["noise_std"] == 0.5
-    assert record["radius"]["eta"] == 0.1
+    assert cb.RobustGaussian(0.5, cb.TwoPoint(0.1, 0.25)).describe() == {
+        "name": "RobustGaussian",
+        "eps": None,
+        "p_eps": {"name": "TwoPoint", "eta": 0.1, "lam": 0.25},
+        "adversary": {"name": "IBP", "margins": False, "smoothing": 0.0},
+        "domain": None,
+        "ramp": [0.0, 1.0],
+        "noise_std": 0.5,
+    }

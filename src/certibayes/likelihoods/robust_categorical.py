@@ -1,0 +1,90 @@
+"""Classification: the paper's robust likelihood.
+
+    p(y | x, w) = E_{eps ~ p_eps}[ min over |x' - x| <= eps of softmax_y(f^w(x')) ]        (Eqn 4)
+
+With IBP as the adversary the minimum is replaced by a lower bound, and so is the likelihood (Proposition 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from certibayes.bounds import Box, worst_logits
+from certibayes.errors import InvalidInput
+from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
+from certibayes.likelihoods.base import Batch
+from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
+from certibayes.likelihoods.radius import RadiusDistribution
+from certibayes.likelihoods.ramp import LinearRamp
+from certibayes.likelihoods.robust import RobustLikelihood, radius_distribution
+from certibayes.networks import Graph, Params
+from certibayes.support.checks import require_labels
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class RobustCategorical(RobustLikelihood):
+    """The robust likelihood.
+
+    Attributes:
+        p_eps: distribution of the radius, such as ``TwoPoint(eta=0.11, lam=0.25)``; a number stands for ``eps``.
+        adversary: ``IBP()``, ``IBP(margins=True)``, ``CROWNIBP()`` or ``PGD()``.
+        domain: values an input can take, two numbers or, where features differ, tensors (1, *shape); balls are
+            intersected with it. None for no limit.
+        ramp: scales the radii while training; None for full radii from the start.
+        eps: the radius that is to be certified, instead of ``p_eps``: ``TwoPoint.for_radius(eps)``, which trains with
+            1.1 times that. None where ``p_eps`` was not made for a radius.
+    """
+
+    def __init__(
+        self,
+        p_eps: RadiusDistribution | float | None = None,
+        adversary: Adversary = IBP(),  # noqa: B008 - frozen
+        domain: Any = (0.0, 1.0),
+        ramp: LinearRamp | None = LinearRamp(),  # noqa: B008 - frozen
+        *,
+        eps: float | None = None,
+    ) -> None:
+        distribution = radius_distribution(p_eps, eps)
+        if distribution is None:
+            raise InvalidInput(
+                "a robust likelihood needs a radius: RobustCategorical(eps=0.1) to certify radius 0.1, or any "
+                "distribution of radii, RobustCategorical(p_eps=TwoPoint(eta=0.11, lam=0.25))."
+            )
+        super().__init__(distribution, adversary, domain, ramp)
+
+    @property
+    def bounded(self) -> bool:
+        """See the base class: by any adversary but an attack, at any radius but 0."""
+        return not self.adversary.needs_starts and self.p_eps.clean < 1.0
+
+    def validate(self, graph: Graph, batch: Batch) -> None:
+        """See the base class."""
+        require_labels(batch.targets, graph.classes)
+        super().validate(graph, batch)
+
+    def worst_outputs(self, model: Model, threat: Threat, targets: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        return self.adversary.worst_logits(model, threat, targets)
+
+    def worst_in_box(self, box: Box, targets: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        return worst_logits(box, targets)
+
+    def log_p(self, clean: Tensor | None, worst: Sequence[Tensor], targets: Tensor, log_weights: Tensor) -> Tensor:
+        """Return log(clean mass * p_clean + sum over k of weight_k * p_worst_k), (B,)."""
+        terms = []
+        if clean is not None:
+            terms.append(label_log_probability(clean, targets) + math.log(self.p_eps.clean))
+        for logits, log_weight in zip(worst, log_weights, strict=True):
+            terms.append(label_log_probability(logits, targets) + log_weight)
+        return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), 0)
+
+    def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """See the base class."""
+        return drawn_labels(graph.evaluate(params, inputs), generator)
