@@ -359,3 +359,30 @@ def test_a_low_rank_posterior_is_drawn_from_independently():
     )
     truth = float(stats.norm.sf(0.0, 3.0, 1.0))
     assert bool((result.lower <= truth).all() and (truth <= result.upper).all())
+
+
+# The domain
+
+
+class InUnitInterval(cb.DiagonalGaussian):
+    """A posterior that knows which inputs there are."""
+
+    domain = DOMAIN
+
+
+@pytest.mark.parametrize("bound", [robust_probability, posterior_predictive_bounds])
+def test_the_domain_of_the_posterior_is_taken_unless_one_is_stated(bound):
+    plain = _posterior()
+    knowing = InUnitInterval(plain.network, plain.mean, plain.std)
+    settings = {"eps": EPS, "samples": 40}
+    own, stated = bound(knowing, POINTS, ONES, **settings), bound(plain, POINTS, ONES, domain=DOMAIN, **settings)
+    everywhere = bound(knowing, POINTS, ONES, domain=None, **settings)
+    assert own.trial.domain == DOMAIN and "with values in [0, 1]" in own.statement
+    assert torch.equal(own.lower, stated.lower) and torch.equal(own.upper, stated.upper)
+    assert everywhere.trial.domain is None and bound(plain, POINTS, ONES, **settings).trial.domain is None
+
+
+@pytest.mark.parametrize("bound", [robust_probability, posterior_predictive_bounds])
+def test_a_radius_wider_than_the_domain_is_questioned(bound):
+    with pytest.raises(InvalidInput, match="eps=8 is wider than the domain"):
+        bound(_posterior(), POINTS, ONES, eps=8, domain=DOMAIN, samples=4)
