@@ -40,7 +40,9 @@ RESULTS = {
     "radii of values": lambda: _certificate(eps=torch.tensor([[0.1, 0.0, 0.2]])),
     "three answers": lambda: _certificate(eps=0.4, method=cb.Best(budget=0.5)),
     "nothing attacked": lambda: _certificate(eps=1e-6, method=cb.Best(budget=0.5)),
-    "reasons": lambda: replace(_certificate(eps=3.0), reasons={1: "its bounds overflow", 6: "its bounds overflow"}),
+    "reasons": lambda: replace(
+        _certificate(eps=3.0, domain=(-2.0, 3.0)), reasons={1: "its bounds overflow", 6: "its bounds overflow"}
+    ),
     "seed": lambda: replace(_certificate(), provenance=replace(_certificate().provenance, seed=3)),
     "radius": lambda: cb.certified_radius(_predictor(), torch.rand(6, 3), tolerance=0.05, domain=DOMAIN),
     "radius up to the largest": lambda: cb.certified_radius(_predictor(), torch.rand(6, 3), largest=1e-3),
