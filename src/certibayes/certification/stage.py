@@ -36,7 +36,7 @@ class Budgeted:
 
 @dataclass(frozen=True)
 class WhereSupported:
-    """A stage that is passed over for networks with a layer that its bounds have no rule for, a user's own say."""
+    """A stage that is skipped for networks with a layer that its bounds have no rule for, such as a user's own."""
 
     stage: Stage
 
