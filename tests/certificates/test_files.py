@@ -40,7 +40,9 @@ RESULTS = {
     "radii of values": lambda: _certificate(eps=torch.tensor([[0.1, 0.0, 0.2]])),
     "three answers": lambda: _certificate(eps=0.4, method=cb.Best(budget=0.5)),
     "nothing attacked": lambda: _certificate(eps=1e-6, method=cb.Best(budget=0.5)),
-    "reasons": lambda: replace(_certificate(eps=3.0), reasons={1: "its bounds overflow", 6: "its bounds overflow"}),
+    "reasons": lambda: replace(
+        _certificate(eps=3.0, domain=(-2.0, 3.0)), reasons={1: "its bounds overflow", 6: "its bounds overflow"}
+    ),
     "seed": lambda: replace(_certificate(), provenance=replace(_certificate().provenance, seed=3)),
     "radius": lambda: cb.certified_radius(_predictor(), torch.rand(6, 3), tolerance=0.05, domain=DOMAIN),
     "radius up to the largest": lambda: cb.certified_radius(_predictor(), torch.rand(6, 3), largest=1e-3),
@@ -157,11 +159,11 @@ def test_a_domain_may_differ_by_input_value(leading):
     predictor, x = _predictor(), torch.rand(8, 3, generator=torch.Generator().manual_seed(1))
     plain = _certificate(eps=0.01)
     same = tuple(torch.full((leading, 3), end, dtype=torch.float64) for end in DOMAIN)
-    wide = replace(plain, domain=same)
-    assert "values in the domain given for each feature (from 0.0 to 1.0)" in wide.statement
-    again = cb.Certificate.from_json(json.loads(json.dumps(wide.to_json())))
+    by_feature = replace(plain, domain=same)
+    assert "values in the domain given for each feature (from 0.0 to 1.0)" in by_feature.statement
+    again = cb.Certificate.from_json(json.loads(json.dumps(by_feature.to_json())))
     assert all(torch.equal(a, b) for a, b in zip(again.domain, same, strict=True))
-    expected, found = (check_certificate(one, predictor, x) for one in (plain, wide))
+    expected, found = (check_certificate(one, predictor, x) for one in (plain, by_feature))
     assert found.holds and torch.equal(found.confirmed, expected.confirmed) and found.confirmed.any()
     outside = replace(plain, domain=_by_value(leading))
     assert "(from -1.0 to 1.0)" in outside.statement

@@ -18,8 +18,8 @@ from certibayes.certification.abstention import (
     abstains,
     certify_abstention,
     entropy_bounds,
-    greatest_entropy,
-    least_entropy,
+    highest_entropy,
+    lowest_entropy,
     max_confidence,
 )
 from certibayes.errors import InvalidInput, UnsoundBounds
@@ -57,9 +57,9 @@ def _vertices(lower: list[float], upper: list[float]) -> list[list[float]]:
     for k in range(len(lower)):
         others = [(lower[j], upper[j]) for j in range(len(lower)) if j != k]
         for ends in product(*others):
-            free = 1 - math.fsum(ends)
-            if lower[k] <= free <= upper[k]:
-                found.append([*ends, free])
+            rest = 1 - math.fsum(ends)
+            if lower[k] <= rest <= upper[k]:
+                found.append([*ends, rest])
     return found
 
 
@@ -73,9 +73,9 @@ def _points_of_polytope(lower: Tensor, upper: Tensor, count: int, seed: int) -> 
     found = []
     for _ in range(count):
         order = torch.rand(lower.shape, generator=rng).argsort(-1)
-        share = torch.rand(lower.shape, generator=rng, dtype=torch.float64).sqrt()
+        fraction = torch.rand(lower.shape, generator=rng, dtype=torch.float64).sqrt()
         p, left = lower.clone(), 1 - lower.sum(-1)
-        for factor in (share, torch.ones_like(share)):
+        for factor in (fraction, torch.ones_like(fraction)):
             for i in range(lower.shape[-1]):
                 c = order[:, i : i + 1]
                 room = (upper.gather(1, c) - p.gather(1, c)).squeeze(1)
@@ -88,23 +88,23 @@ def _points_of_polytope(lower: Tensor, upper: Tensor, count: int, seed: int) -> 
 
 # Entropy over the polytope
 
-widths = st.sampled_from([0.0, 1e-6, 0.05, 0.3, 1.0])
+gaps = st.sampled_from([0.0, 1e-6, 0.05, 0.3, 1.0])
 sharpnesses = st.sampled_from([0.1, 1.0, 5.0, 30.0])
 
 
 @law(40)
-@given(seed=seeds, classes=st.integers(2, 5), width=widths, sharpness=sharpnesses)
-def test_the_least_entropy_is_that_of_the_best_vertex(seed, classes, width, sharpness):
+@given(seed=seeds, classes=st.integers(2, 5), width=gaps, sharpness=sharpnesses)
+def test_the_lowest_entropy_is_that_of_the_best_vertex(seed, classes, width, sharpness):
     lower, upper = _polytope(seed, 4, classes, width, sharpness)
     # A little room, so that the slow way does not miss vertices by rounding.
     lower, upper = lower * (1 - 1e-13), (upper * (1 + 1e-13)).clamp(max=1.0)
-    for i, bound in enumerate(least_entropy(lower, upper).tolist()):
+    for i, bound in enumerate(lowest_entropy(lower, upper).tolist()):
         vertices = _vertices(lower[i].tolist(), upper[i].tolist())
         assert bound == pytest.approx(min(_entropy(p) for p in vertices), abs=1e-10)
 
 
 @law(40)
-@given(seed=seeds, classes=st.sampled_from([2, 3, 5, 10, 11, 30]), width=widths, sharpness=sharpnesses)
+@given(seed=seeds, classes=st.sampled_from([2, 3, 5, 10, 11, 30]), width=gaps, sharpness=sharpnesses)
 def test_no_distribution_leaves_the_entropy_bounds(seed, classes, width, sharpness):
     lower, upper = _polytope(seed, 5, classes, width, sharpness)
     smallest, largest = entropy_bounds(_certificate(lower, upper))
@@ -116,11 +116,11 @@ def test_no_distribution_leaves_the_entropy_bounds(seed, classes, width, sharpne
 
 
 @law(30)
-@given(seed=seeds, classes=st.integers(2, 30), width=widths, sharpness=sharpnesses)
-def test_the_greatest_entropy_is_reached(seed, classes, width, sharpness):
+@given(seed=seeds, classes=st.integers(2, 30), width=gaps, sharpness=sharpnesses)
+def test_the_highest_entropy_is_reached(seed, classes, width, sharpness):
     """The filled distribution sums to 1 and has the bound for its entropy: no duality gap."""
     lower, upper = _polytope(seed, 5, classes, width, sharpness)
-    bound = greatest_entropy(lower, upper)
+    bound = highest_entropy(lower, upper)
     low, high = torch.zeros(5, 1).double(), torch.ones(5, 1).double()
     for _ in range(80):
         middle = (low + high) / 2
@@ -132,13 +132,13 @@ def test_the_greatest_entropy_is_reached(seed, classes, width, sharpness):
 
 
 @law(30)
-@given(seed=seeds, classes=st.integers(2, 8), width=widths, sharpness=sharpnesses)
+@given(seed=seeds, classes=st.integers(2, 8), width=gaps, sharpness=sharpnesses)
 def test_chords_lose_at_most_one_coordinate(seed, classes, width, sharpness):
     lower, upper = _polytope(seed, 20, classes, width, sharpness)
-    exact = least_entropy(lower, upper)
+    exact = lowest_entropy(lower, upper)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(abstention, "MOST_CLASSES_ENUMERATED", 0)
-        chords = least_entropy(lower, upper)
+        chords = lowest_entropy(lower, upper)
     assert bool((chords <= exact + 1e-9).all())
     # The largest distance between h and a chord on [l, u] is less than that on [0, u - l], (u - l) / e.
     assert bool((exact - chords <= (upper - lower).amax(-1) / math.e + 1e-9).all())

@@ -21,7 +21,7 @@ from .cases import asked, finish, is_done, search_of
 NETWORKS = ["relu", "no bias", "residual", "convolution, stride and padding", "batch norm on images", "residual images"]
 
 
-def plane(seed=0, dtype=torch.float64):
+def two_inputs(seed=0, dtype=torch.float64):
     """A network of two inputs, whose smallest margin a fine grid finds."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -31,7 +31,7 @@ def plane(seed=0, dtype=torch.float64):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_when_finished_the_bound_is_close_to_the_smallest_margin_there_is(seed):
-    network = plane(seed)
+    network = two_inputs(seed)
     x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
     labels = torch.tensor([seed % 3])
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_no_point_of_the_ball_is_below_the_bound_after_any_round(name, seed):
 
 
 def test_it_stops_at_the_wanted_margin_and_claims_no_more():
-    network = plane(1)
+    network = two_inputs(1)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
         _, trees, _ = search_of(network.graph, network.params, ideal_box(x, 0.2), labels, IDEAL)
@@ -86,7 +86,7 @@ def test_it_stops_at_the_wanted_margin_and_claims_no_more():
 
 
 def test_a_higher_margin_opens_leaves_again():
-    network = plane(2)
+    network = two_inputs(2)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
         search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
@@ -102,7 +102,7 @@ def test_a_higher_margin_opens_leaves_again():
 
 
 def test_what_is_left_when_time_is_up_keeps_its_bounds():
-    network = plane(2)
+    network = two_inputs(2)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
         search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
@@ -113,7 +113,7 @@ def test_what_is_left_when_time_is_up_keeps_its_bounds():
 
 
 def test_a_search_that_never_began_knows_what_was_known():
-    network = plane(2)
+    network = two_inputs(2)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
         search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 1.0), labels, IDEAL)
@@ -126,7 +126,7 @@ def test_a_search_that_never_began_knows_what_was_known():
 def test_going_on_does_not_change_what_it_goes_on_from():
     better = []
     for seed in range(4):
-        network = plane(seed)
+        network = two_inputs(seed)
         x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
         with torch.no_grad():
             search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
@@ -139,7 +139,7 @@ def test_going_on_does_not_change_what_it_goes_on_from():
 
 
 def test_the_inputs_it_came_upon_are_in_the_box_and_as_bad_as_it_says():
-    network = plane(3)
+    network = two_inputs(3)
     x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
     with torch.no_grad():
         search, trees, rivals = search_of(network.graph, network.params, ideal_box(x, 0.7), labels, IDEAL)

@@ -84,7 +84,7 @@ def test_a_leaf_that_time_did_not_reach_still_counts(monkeypatch):
 
 
 def _two_readers():
-    """What one ReLU takes in, another activation takes in as well: tanh(z) + relu(z) / 2^20."""
+    """A ReLU and another activation have the same input: tanh(z) + relu(z) / 2^20."""
 
     def forward(self, x):
         z = self.first(x)
@@ -175,7 +175,7 @@ def test_cut_intervals_hold_all_but_a_few_units_and_make_relus_stable(seed, high
         search = Search(graph, params, boxes, torch.tensor([0]), specification, rounding)
         top, bottom = (fractions(end)[0][0] for end in (center.double() + radius, center.double() - radius))
         for sign, end in ((1, top), (-1, bottom)):
-            signs = torch.full((1, sum(search.sizes)), sign, dtype=torch.int8)
+            signs = torch.full((1, sum(search.unit_counts)), sign, dtype=torch.int8)
             cut = search.boxes_of(torch.tensor([0]), signs)[source]
             c, r = fractions(cut.center)[0][0], fractions(cut.radius)[0][0]
             near, far = sorted((c - r, c + r), key=abs)

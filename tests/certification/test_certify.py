@@ -122,9 +122,9 @@ def test_outward_bounds_contain_ideal_bounds(seed, eps):
 
 def test_the_domain_helps_and_never_hurts():
     predictor, x = _predictor(), _points()
-    free = cb.certify(predictor, x, eps=0.3)
+    unlimited = cb.certify(predictor, x, eps=0.3)
     clipped = cb.certify(predictor, x, eps=0.3, domain=DOMAIN)
-    assert bool((clipped.lower >= free.lower - 1e-6).all() and (clipped.upper <= free.upper + 1e-6).all())
+    assert bool((clipped.lower >= unlimited.lower - 1e-6).all() and (clipped.upper <= unlimited.upper + 1e-6).all())
 
 
 def test_batch_size_and_threads_change_nothing_but_rounding():
@@ -180,7 +180,7 @@ def test_a_lead_that_rounding_could_eat_is_certified_only_if_it_shows(gap):
 @pytest.mark.parametrize("gap", [20.0, 60.0, 90.0, 95.0, 103.5, 104.0, 110.0, 500.0, 5000.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tiny_probabilities_stay_within_their_bounds(gap, dtype):
-    """Below 1e-38 float32 probabilities lose digits and then vanish, which no relative slack covers."""
+    """Below 1e-38 float32 probabilities lose digits and then underflow, which no relative slack covers."""
     net = nn.Linear(1, 2)
     with torch.no_grad():
         net.weight.zero_()

@@ -1,11 +1,11 @@
-"""Clocks: what is spent of a share is spent of the whole, and nothing is spent while none runs."""
+"""Clocks: what is spent of a part is spent of the whole, and nothing is spent while none runs."""
 
 import math
 
 import pytest
 
 from certibayes.certification import clock as module
-from certibayes.certification.clock import Clock, equal_share, never
+from certibayes.certification.clock import Clock, equal_part, never
 
 
 class Time:
@@ -65,15 +65,15 @@ def test_without_a_budget_it_only_counts(wall):
         wall.now += 1e6
         assert clock.deadline == math.inf
     assert clock.left == math.inf and clock.spent == 1e6
-    share = clock.share(1, 3)
-    assert share.budget is None and share.left == math.inf
+    part = clock.part(1, 3)
+    assert part.budget is None and part.left == math.inf
 
 
-def test_shares_spend_what_the_whole_has(wall):
+def test_parts_spend_what_the_whole_has(wall):
     whole = Clock(12.0)
-    first = whole.share(1, 3)
+    first = whole.part(1, 3)
     assert first.left == 4.0 and whole.left == 12.0
-    inner = first.share(1, 2)
+    inner = first.part(1, 2)
     with inner.running():
         assert inner.deadline == 102.0
         # Those that do not run themselves have none.
@@ -81,19 +81,19 @@ def test_shares_spend_what_the_whole_has(wall):
         wall.now += 5
     assert (inner.spent, first.spent, whole.spent) == (5.0, 5.0, 5.0)
     assert (inner.left, first.left, whole.left) == (0.0, 0.0, 7.0)
-    # What the first part took too much of, the others lose together.
-    second = whole.share(1, 2)
+    # What the first part took too much of, the others lose between them.
+    second = whole.part(1, 2)
     assert second.left == 3.5
     with second.running():
         wall.now += 1
-    assert whole.share(1, 1).left == 6.0 and first.spent == 5.0
+    assert whole.part(1, 1).left == 6.0 and first.spent == 5.0
 
 
-def test_equal_shares_of_the_time_until_a_deadline(wall):
-    ended = equal_share(130.0, 3)
+def test_equal_parts_of_the_time_until_a_deadline(wall):
+    ended = equal_part(130.0, 3)
     wall.now = 110.0
     assert not ended()
     wall.now = 110.1
     assert ended()
-    assert not equal_share(math.inf, 5)() and not never()
-    assert equal_share(105.0, 2)()
+    assert not equal_part(math.inf, 5)() and not never()
+    assert equal_part(105.0, 2)()

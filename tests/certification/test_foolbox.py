@@ -49,10 +49,10 @@ def test_no_certified_point_falls(predictor, attack):
     found = ATTACKS[attack]()(model, x, y, epsilons=eps)[1]
     # Attacks overshoot the ball by a rounding error; what counts are points inside it.
     found = torch.clamp(found, x - eps, x + eps).clamp(0.0, 1.0)
-    fallen = predictor.predict(found) != y
-    assert not bool((fallen & certified).any())
+    broken = predictor.predict(found) != y
+    assert not bool((broken & certified).any())
     if attack == "pgd":
-        assert bool(fallen[~certified].any())  # the attack can do something
+        assert bool(broken[~certified].any())  # the attack can do something
 
 
 def test_a_predictor_goes_into_foolbox_as_it_is(predictor, recwarn):
@@ -79,6 +79,6 @@ def test_our_attack_breaks_no_less_than_foolbox(predictor, norm):
     eps, theirs = THEIRS[norm]
     found = theirs()(foolbox.PyTorchModel(predictor, bounds=(0, 1)), x, y, epsilons=eps)[1]
     inside = InputRegion.around(x, eps, norm, (0.0, 1.0)).project(found)
-    standing = float((predictor.predict(inside) == y).double().mean())
+    unbroken = float((predictor.predict(inside) == y).double().mean())
     ours = cb.attack(predictor, x, y, eps=eps, norm=norm, domain=(0.0, 1.0), method=PGD(steps=20, restarts=2))
-    assert 0.0 < ours.robust_accuracy <= standing < float((predictor.predict(x) == y).double().mean())
+    assert 0.0 < ours.robust_accuracy <= unbroken < float((predictor.predict(x) == y).double().mean())

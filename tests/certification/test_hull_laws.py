@@ -169,13 +169,13 @@ def test_tiny_and_huge_biases(bias, method):
     _assert_unbroken(predictor, x, 0.1, cb.certify(predictor, x, eps=0.1, method=method))
 
 
-# What the rules are told
+# What the rules are given
 
 
 @law(5)
 @given(seed=seeds, eps=st.sampled_from([0.01, 0.2, 0.6]))
 def test_functions_margins_and_what_others_add_hold_for_every_input(seed, eps):
-    """The pieces of the joint bound, each against what the networks do: T⁺ above, T⁻ below, lines below the margins."""
+    """The pieces of the joint bound, each against the networks: T⁺ above, T⁻ below, functions below the margins."""
     predictor, x = _predictor("relu", seed), inputs("relu", 3, seed)
     problem = problem_of(predictor, x, eps, threshold=EVERY_RIVAL)
     stages = (LogitBounds("ibp"), MarginBounds("crown"), Refine("hull", rivals="all", until_decided=False))
@@ -198,10 +198,10 @@ def test_functions_margins_and_what_others_add_hold_for_every_input(seed, eps):
             terms = (-margins).exp()
             rest = terms[:, point].sum(-1) - 1 - terms[:, point, rival]
             assert (own >= known).all()
-            assert (rest <= others.most + 1e-12 * (1 + others.most)).all()
-            assert (rest >= others.least - 1e-12 * (1 + rest)).all()
-            line = torch.einsum("npi,pi->np", functions.coefficients.double(), z[point].double()) + functions.offset
-            assert (line <= own + 1e-14).all()
+            assert (rest <= others.upper + 1e-12 * (1 + others.upper)).all()
+            assert (rest >= others.lower - 1e-12 * (1 + rest)).all()
+            value = torch.einsum("npi,pi->np", functions.coefficients.double(), z[point].double()) + functions.offset
+            assert (value <= own + 1e-14).all()
             p = logits.softmax(-1).mean(0)
             gaps = p.gather(-1, problem.labels[:, None]) - p
             smallest[point, rival] = torch.minimum(smallest[point, rival], gaps[point, rival])

@@ -1,4 +1,4 @@
-"""The method joint: lines below h everywhere, a bound below what any one input gives, and never worse than elided."""
+"""The method joint: functions below h, a bound below what any one input gives, and never worse than elided."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from certibayes.errors import InvalidInput
 
 from ..strategies import fractions, law, seeds
 
-sizes = st.sampled_from([0.0, 1e-6, 0.3, 1.0, 30.0, 1e6])
+terms = st.sampled_from([0.0, 1e-6, 0.3, 1.0, 30.0, 1e6])
 
 
 def numbers(*values):
@@ -25,10 +25,10 @@ def numbers(*values):
 @law(200)
 @given(
     low=st.floats(-30, 30), width=st.floats(0, 40), slope=st.sampled_from([0.0, 1e-6, 0.01, 0.1, 0.25, 0.5, 1.0, 3.0]),
-    most=sizes, least=sizes,
+    more=terms, lower=terms,
 )  # fmt: skip
-def test_the_line_is_below_h_and_touches_it(low, width, slope, most, least):
-    others = Others(numbers(most + least), numbers(least))
+def test_the_linear_function_is_below_h_and_touches_it(low, width, slope, more, lower):
+    others = Others(numbers(lower + more), numbers(lower))
     margins = torch.linspace(low, low + width, 2001, dtype=torch.float64)
     e = offset_of(numbers(slope), numbers(low), numbers(low + width), others)
     gaps = height(margins, others) - slope * margins - e
@@ -38,22 +38,22 @@ def test_the_line_is_below_h_and_touches_it(low, width, slope, most, least):
 
 
 @law(50)
-@given(least=sizes, most=sizes)
-def test_h_grows_with_the_margin(least, most):
+@given(lower=terms, more=terms)
+def test_h_grows_with_the_margin(lower, more):
     margins = torch.linspace(-50, 50, 4001, dtype=torch.float64)
-    heights = height(margins, Others(numbers(most + least), numbers(least)))
+    heights = height(margins, Others(numbers(lower + more), numbers(lower)))
     assert (heights.diff() >= 0).all()
     assert float(heights.abs().max()) <= 1.0
 
 
-def problem(seed, networks=6, pairs=3, width=5, spread=1.0):
+def problem(seed, networks=6, pairs=3, width=5, noise=1.0):
     g = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
         return torch.randn(*shape, generator=g, dtype=torch.float64)
 
     shared = normal(1, pairs, width)
-    coefficients = shared + spread * normal(networks, pairs, width)
+    coefficients = shared + noise * normal(networks, pairs, width)
     offsets = 1 + normal(networks, pairs)
     box = Box(normal(pairs, width), 0.5 * normal(pairs, width).abs())
     lowest = (coefficients * box.center).sum(-1) - (coefficients.abs() * box.radius).sum(-1) + offsets
@@ -62,23 +62,23 @@ def problem(seed, networks=6, pairs=3, width=5, spread=1.0):
 
 
 @law(30)
-@given(seed=seeds, spread=st.sampled_from([0.1, 1.0, 3.0]))
-def test_no_input_gives_less_than_the_bound(seed, spread):
-    functions, lowest, others, box = problem(seed, spread=spread)
+@given(seed=seeds, noise=st.sampled_from([0.1, 1.0, 3.0]))
+def test_no_input_gives_less_than_the_bound(seed, noise):
+    functions, lowest, others, box = problem(seed, noise=noise)
     found = joint_values(functions, lowest, others, box)
     g = torch.Generator().manual_seed(seed + 1)
     uniform = torch.rand(2000, *box.center.shape, generator=g, dtype=torch.float64) * 2 - 1
     for directions in (uniform, uniform.sign()):
         x = box.center + directions * box.radius
         margins = torch.einsum("kpd,npd->knp", x, functions.coefficients) + functions.offset
-        means = height(margins, Others(others.most[None], others.least[None])).mean(1)
+        means = height(margins, Others(others.upper[None], others.lower[None])).mean(1)
         assert (means.amin(0) >= found).all()
 
 
 def test_it_gains_where_networks_disagree_and_loses_nothing_where_they_agree():
     gains = []
     for seed in range(20):
-        functions, lowest, others, box = problem(seed, spread=2.0)
+        functions, lowest, others, box = problem(seed, noise=2.0)
         apart = height(lowest, others).mean(0)
         gains.append(joint_values(functions, lowest, others, box) - apart)
     gain = torch.cat(gains)

@@ -107,8 +107,8 @@ def test_margins_of_a_box_of_logits_are_no_tighter_than_the_box(seed, classes, w
 
 
 @cache
-def _predictor(samples: int = 3, classes: int = 4, spread: float = 0.3, seed: int = 0, inputs: int = 5) -> Predictor:
-    """Networks with one base in common, ``spread`` apart from each other."""
+def _predictor(samples: int = 3, classes: int = 4, noise: float = 0.3, seed: int = 0, inputs: int = 5) -> Predictor:
+    """Networks with one base in common, ``noise`` apart from each other."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         base = nn.Sequential(nn.Linear(inputs, 10), nn.ReLU(), nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, classes))
@@ -119,7 +119,7 @@ def _predictor(samples: int = 3, classes: int = 4, spread: float = 0.3, seed: in
             )
             with torch.no_grad():
                 for p, b in zip(net.parameters(), base.parameters(), strict=True):
-                    p.copy_(2.5 * ((1 - spread) * b + spread * p))
+                    p.copy_(2.5 * ((1 - noise) * b + noise * p))
             nets.append(net)
     return cb.Samples.from_modules(nets).predictor(samples)
 
@@ -136,8 +136,8 @@ def _certified(predictor, x, bounds, method, eps, y=None, **settings):
 @every_way
 def test_no_attack_of_ours_breaks_a_certified_point(bounds, method):
     proved = 0
-    for spread, eps in ((0.1, 0.03), (0.3, 0.06), (1.0, 0.03)):
-        predictor, x = _predictor(spread=spread), _points()
+    for noise, eps in ((0.1, 0.03), (0.3, 0.06), (1.0, 0.03)):
+        predictor, x = _predictor(noise=noise), _points()
         result = cb.certify(predictor, x, eps=eps, method=as_method(method, bounds=bounds), domain=DOMAIN)
         kept, labels = x[result.certified], result.labels[result.certified]
         if len(kept) == 0:
@@ -164,7 +164,7 @@ STRONGER = [
 
 @cache
 def _proved_once(bounds: str, method: str, eps: float, seed: int) -> Tensor:
-    return _certified(_predictor(spread=1.0, seed=seed), _points(20, seed=seed), bounds, method, eps)
+    return _certified(_predictor(noise=1.0, seed=seed), _points(20, seed=seed), bounds, method, eps)
 
 
 def _assert_stronger(weak: tuple[str, str], strong: tuple[str, str]) -> None:
@@ -186,7 +186,7 @@ def test_tighter_bounds_prove_all_that_looser_ones_do(weak, strong, method):
 
 
 def test_linear_bounds_and_margins_prove_more():
-    predictor, x = _predictor(spread=0.1), _points(40)
+    predictor, x = _predictor(noise=0.1), _points(40)
     counts = [
         int(_certified(predictor, x, bounds, method, 0.1).sum())
         for bounds, method in (("ibp", "theorem1"), ("ibp", "elided"), ("crown", "elided"))
@@ -206,7 +206,7 @@ def test_one_network_and_a_hundred_classes(bounds, method):
     single = _predictor(samples=1)
     certified = _certified(single, x, bounds, method, 0.01)
     assert bool(certified.any())
-    many = _predictor(classes=100, samples=2, spread=0.02)
+    many = _predictor(classes=100, samples=2, noise=0.02)
     result = cb.certify(many, x, eps=1e-3, method=as_method(method, bounds=bounds), domain=DOMAIN)
     assert result.lower.shape == (4, 100) and bool(result.certified.any())
     kept = x[result.certified]
@@ -248,14 +248,14 @@ def test_equal_radii_are_one_radius(bounds, method):
 def test_every_point_may_have_a_radius_of_its_own(bounds, method):
     predictor, x = _predictor(), _points()
     radii = torch.tensor([0.0, 0.01, 0.1, 0.5], dtype=torch.float64).repeat(3)
-    together = _certified(predictor, x, bounds, method, radii)
+    at_once = _certified(predictor, x, bounds, method, radii)
     alone = [_certified(predictor, x[i : i + 1], bounds, method, float(radii[i])) for i in range(12)]
-    assert torch.equal(together, torch.cat(alone))
+    assert torch.equal(at_once, torch.cat(alone))
 
 
 @every_way
 def test_where_only_some_inputs_may_change_every_such_change_is_harmless(bounds, method):
-    predictor, x = _predictor(spread=0.05), _points(12)
+    predictor, x = _predictor(noise=0.05), _points(12)
     radii = torch.tensor([0.0, 0.12, 0.0, 0.05, 0.0], dtype=torch.float64)
     result = cb.certify(predictor, x, eps=radii[None], method=as_method(method, bounds=bounds), domain=DOMAIN)
     everywhere = _certified(predictor, x, bounds, method, 0.12)

@@ -29,8 +29,8 @@ def predictor():
             nn.Linear(8, CLASSES),
         ).double()  # fmt: skip
     params = dict(net.named_parameters())
-    widths = {name: torch.full_like(value, 0.02) for name, value in params.items()}
-    return cb.DiagonalGaussian(net, params, widths, input_shape=(1, 8, 8)).predictor(NETWORKS, seed=1)
+    std = {name: torch.full_like(value, 0.02) for name, value in params.items()}
+    return cb.DiagonalGaussian(net, params, std, input_shape=(1, 8, 8)).predictor(NETWORKS, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_little_memory_finds_what_much_memory_finds(predictor, x, held, method, 
 
 
 def test_splitting_goes_through_all_parts(predictor, x, held):
-    """Every point has an answer, or had its share of the time."""
+    """Every point has an answer, or had its part of the time."""
     settings = {"eps": 0.25, "method": cb.Best("ibp", budget=60.0)}
     much = cb.certify(predictor, x, **settings)
     held[0].clear()

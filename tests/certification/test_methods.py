@@ -50,7 +50,7 @@ class Doubled(Operation):
 
 
 def test_auto_takes_layers_that_have_interval_rules_only(predictor, monkeypatch):
-    """What the other methods need is told; the default does with less."""
+    """The other methods say what they need; the default does with less."""
     monkeypatch.setattr(registry, "_rules", dict(registry._rules))
     first, *rest = predictor.graph.nodes
     nodes = (Node("own", Doubled(), ("input",), {}, (4,)), replace(first, inputs=("own",)), *rest)
@@ -101,7 +101,7 @@ def test_methods_are_values():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_where_points_stay_open_it_is_said_what_would_try_harder(name, predictor):
-    result = cb.certify(predictor, X, eps=1.0, method=as_method(name))
+    result = cb.certify(predictor, X, eps=1.0, domain=(-1.0, 2.0), method=as_method(name))
     count = int(result.open.sum())
     assert count > 0 and not bool((result.open & result.certified).any())
     assert result.hint == f"{count} point{'s stay' if count > 1 else ' stays'} open. To try harder: {result.harder}."

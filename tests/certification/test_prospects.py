@@ -57,8 +57,8 @@ def alike(networks: int, seed: int):
         torch.manual_seed(seed)
         net = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 4))
     params = {name: 3 * value.detach() for name, value in net.named_parameters()}
-    widths = {name: torch.full_like(value, 0.001) for name, value in params.items()}
-    return cb.DiagonalGaussian(net, params, widths, input_shape=(6,)).predictor(networks, seed=0)
+    std = {name: torch.full_like(value, 0.001) for name, value in params.items()}
+    return cb.DiagonalGaussian(net, params, std, input_shape=(6,)).predictor(networks, seed=0)
 
 
 def test_effort_is_saved_where_it_is_in_vain(monkeypatch):

@@ -63,11 +63,11 @@ def test_every_radius_is_proved_by_certify_itself_and_stands_against_attacks(nam
 
 @pytest.mark.parametrize("tolerance", [0.1, 1e-3, 1e-6])
 def test_one_linear_layer_has_a_known_radius(tolerance):
-    """Two classes: theorem 1 and the boxes of logits are exact up to the widths of both logits' own intervals."""
+    """Two classes: theorem 1 and the boxes of logits are exact up to the intervals of the logits themselves."""
     weight = torch.tensor([[1.0, -0.5], [0.0, 0.0]])
     predictor = _linear(weight, torch.tensor([0.0, 0.0]))
     x = torch.tensor([[0.9, 0.2], [0.5, 0.9], [0.3, 0.1]])
-    # The second logit is constant, so the class changes where x_0 - x_1 / 2 vanishes.
+    # The second logit is constant, so the class changes where x_0 - x_1 / 2 is 0.
     expected = ((x @ weight[0]) / weight[0].abs().sum()).double()
     result = certified_radius(predictor, x, torch.zeros(3, dtype=torch.int64), tolerance=tolerance, largest=1.0)
     assert bool((result.radius <= expected + 1e-6).all())
@@ -77,9 +77,9 @@ def test_one_linear_layer_has_a_known_radius(tolerance):
 def test_the_domain_lets_radii_grow():
     weight, x = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.2]])
     predictor = _linear(weight, torch.tensor([0.1, 0.0]))
-    free = certified_radius(predictor, x)
+    unlimited = certified_radius(predictor, x)
     clipped = certified_radius(predictor, x, domain=DOMAIN)
-    assert abs(float(free.radius) - 0.3) < 2e-3
+    assert abs(float(unlimited.radius) - 0.3) < 2e-3
     assert float(clipped.radius) == 0.5 and float(clipped.unproved) == float("inf")
 
 

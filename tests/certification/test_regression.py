@@ -41,7 +41,7 @@ def _linear(weight: list[float], bias: float) -> nn.Module:
 
 
 def _assert_holds(result: object, predictor: RegressionPredictor, points: Tensor) -> None:
-    """Without any tolerance, in two batch sizes."""
+    """Without any tolerance, whatever the batch size."""
     for batch_size in (len(points), 3):
         parts = points.split(batch_size)
         mean = torch.cat([predictor(part) for part in parts]).detach().double()
@@ -150,7 +150,7 @@ def test_bounds_shrink_with_the_ball_and_the_domain(seed):
 def test_the_diabetes_study():
     """A robustly fitted posterior over real data: bounds hold under attack, and robust training tightens them."""
     data = cb.data.load("diabetes")
-    widths = {}
+    gaps = {}
     for radius in (0.0, 0.1):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
@@ -171,8 +171,8 @@ def test_the_diabetes_study():
         for points in (x, *points_of(lower, upper, 6, 0), *attacked_points(predictor, lower, upper, steps=8)):
             _assert_holds(result, predictor, points)
         assert 0.3 < result.certified_fraction <= 1.0
-        widths[radius] = float((result.upper - result.lower).mean())
-    assert widths[0.1] < widths[0.0]
+        gaps[radius] = float((result.upper - result.lower).mean())
+    assert gaps[0.1] < gaps[0.0]
 
 
 def test_every_zoo_network_can_be_certified():
@@ -209,9 +209,9 @@ def test_words_and_json():
     assert record["statement"] == result.statement and record["domain"] == [0.0, 1.0] and record["norm"] == "linf"
     assert len(record["lower"]) == len(record["certified"]) == 5 and record["provenance"]["digest"] == predictor.digest
     assert "of 5 points certified up to 0.5 within l-infinity distance 0.125" in repr(result)
-    free = certify_regression(predictor, x, predictor(x), eps=0.125)
-    assert "certified" not in free.statement and "values in" not in free.statement
-    assert free.to_json()["certified"] is None and "5 points within" in repr(free)
+    unlimited = certify_regression(predictor, x, predictor(x), eps=0.125)
+    assert "certified" not in unlimited.statement and "values in" not in unlimited.statement
+    assert unlimited.to_json()["certified"] is None and "5 points within" in repr(unlimited)
     assert "target" in certify_regression(predictor, x, predictor(x), eps=0.1, tolerance=1.0).statement
 
 
@@ -247,7 +247,7 @@ def test_only_regression_predictors_are_taken():
         certify_regression(_predictor().to(torch.bfloat16), torch.zeros(2, 5), eps=0.1)
 
 
-def test_the_spread_of_generated_inputs_is_not_degenerate():
+def test_the_range_of_generated_inputs_is_not_degenerate():
     """A guard for the tests themselves: balls of eps 0.5 do move predictions."""
     predictor, x = _predictor(), inputs("relu", 8, 0)
     moved = torch.stack([predictor(p) for p in points_of(*ball(x, 0.5), 12, 0)]).detach()

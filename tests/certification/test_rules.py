@@ -26,7 +26,7 @@ def pairwise(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
 
 RULES = {"theorem1": theorem1, "pairwise": pairwise}
 
-widths = st.sampled_from([0.0, 1e-3, 0.3, 3.0, 50.0])
+gaps = st.sampled_from([0.0, 1e-3, 0.3, 3.0, 50.0])
 scales = st.sampled_from([0.1, 3.0, 30.0])
 
 
@@ -65,7 +65,7 @@ def _smallest_differences(lower: Tensor, upper: Tensor, labels: Tensor) -> Tenso
 
 @pytest.mark.parametrize("rule", RULES)
 @law(25)
-@given(seed=seeds, scale=scales, width=widths)
+@given(seed=seeds, scale=scales, width=gaps)
 def test_no_logits_of_the_box_fall_below_the_margin(rule, seed, scale, width):
     lower, upper = _boxes(seed, 3, 4, 4, scale, width)
     labels = _labels(4, 4)
@@ -76,7 +76,7 @@ def test_no_logits_of_the_box_fall_below_the_margin(rule, seed, scale, width):
 
 
 @law(25)
-@given(seed=seeds, scale=scales, width=widths, classes=st.integers(2, 5))
+@given(seed=seeds, scale=scales, width=gaps, classes=st.integers(2, 5))
 def test_pairwise_is_the_brute_force_minimum(seed, scale, width, classes):
     lower, upper = _boxes(seed, 3, 5, classes, scale, width)
     labels = _labels(5, classes)
@@ -85,7 +85,7 @@ def test_pairwise_is_the_brute_force_minimum(seed, scale, width, classes):
 
 
 @law(25)
-@given(seed=seeds, scale=scales, width=widths, classes=st.sampled_from([2, 3, 10, 100]))
+@given(seed=seeds, scale=scales, width=gaps, classes=st.sampled_from([2, 3, 10, 100]))
 def test_pairwise_is_never_worse_than_theorem1(seed, scale, width, classes):
     lower, upper = _boxes(seed, 4, 6, classes, scale, width)
     labels = _labels(6, classes)
@@ -93,7 +93,7 @@ def test_pairwise_is_never_worse_than_theorem1(seed, scale, width, classes):
 
 
 @law(25)
-@given(seed=seeds, scale=scales, width=widths)
+@given(seed=seeds, scale=scales, width=gaps)
 def test_probability_bounds_hold_all_corners_and_are_reached(seed, scale, width):
     lower, upper = _boxes(seed, 2, 3, 4, scale, width)
     smallest, largest = probability_bounds(lower, upper)
@@ -143,7 +143,7 @@ def test_with_one_class_everything_is_proved(rule):
 @law(30)
 @given(seed=seeds, scale=st.sampled_from([100.0, 700.0, 3000.0, 1e6]), width=st.sampled_from([1.0, 1000.0, 1e7]))
 def test_extreme_boxes_stay_sound(seed, scale, width):
-    """Exponents underflow here, so nothing may be divided by what vanished."""
+    """Exponents underflow here, so nothing may be divided by what underflowed."""
     lower, upper = _boxes(seed, 3, 4, 3, scale, width)
     labels = _labels(4, 3)
     is_label = labels[:, None] == torch.arange(3)

@@ -177,7 +177,7 @@ def test_reasons_keep_their_points(case, tmp_path, monkeypatch):
         assert certify_in_shards(*case, tmp_path, shard=10, **SETTINGS).reasons == expected
 
 
-def test_certificates_of_two_predictors_are_not_put_together(case):
+def test_certificates_of_two_predictors_are_not_joined(case):
     predictor, x, y = case
     other = cb.Point(nn.Linear(3, 4)).predictor()
     parts = [cb.certify(one, x, y, **SETTINGS) for one in (predictor, other)]
@@ -186,28 +186,28 @@ def test_certificates_of_two_predictors_are_not_put_together(case):
 
 
 class TestBudget:
-    def test_shards_share_what_earlier_ones_left(self, case, tmp_path, monkeypatch):
-        shares, stops, certify = [], [3], cb.certify
+    def test_shards_divide_what_earlier_ones_left(self, case, tmp_path, monkeypatch):
+        seconds, stops, certify = [], [3], cb.certify
 
         def taking(*arguments, method, **settings):
             """Say that every shard took two seconds; be interrupted once, after three of them."""
-            if len(shares) in stops:
+            if len(seconds) in stops:
                 stops.clear()
                 raise Stopped
-            shares.append(method.seconds)
+            seconds.append(method.seconds)
             return replace(certify(*arguments, method=method.with_seconds(0.01), **settings), spent=2.0)
 
         monkeypatch.setattr(shards, "certify", taking)
         with pytest.raises(Stopped):
             certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING)
         found = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=SPLITTING)
-        assert shares == pytest.approx([5.0, 21 * 5 / 18, 19 * 5 / 13, 17 * 5 / 8, 15.0])
+        assert seconds == pytest.approx([5.0, 21 * 5 / 18, 19 * 5 / 13, 17 * 5 / 8, 15.0])
         assert found.spent == 10.0
 
     def test_what_would_try_harder_is_said_of_the_whole_budget(self, case, tmp_path):
-        """Not of the shares, which differ."""
+        """Not of the seconds, which differ."""
         method = cb.Best("crown", budget=0.5)
-        found = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, method=method)
+        found = certify_in_shards(*case, tmp_path, shard=5, eps=0.2, domain=(-9.0, 9.0), method=method)
         assert found.harder == method.harder and "more than 0.5 seconds" in found.harder
 
     def test_a_budget_that_is_used_up_leaves_three_answers(self, case, tmp_path):

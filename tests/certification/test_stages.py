@@ -37,8 +37,8 @@ def _problem() -> Problem:
         torch.manual_seed(1)
         base = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
     params = {name: 2 * value.detach() for name, value in base.named_parameters()}
-    widths = {name: torch.full_like(value, 0.1) for name, value in params.items()}
-    predictor = cb.DiagonalGaussian(base, params, widths, input_shape=(4,)).predictor(3, seed=0)
+    std = {name: torch.full_like(value, 0.1) for name, value in params.items()}
+    predictor = cb.DiagonalGaussian(base, params, std, input_shape=(4,)).predictor(3, seed=0)
     x = torch.rand(8, 4, generator=generator(1))
     labels = predictor.predict(x)
     labels[3] = (labels[3] + 1) % 3
@@ -128,7 +128,7 @@ def _unwrapped(stage: Stage) -> Stage:
 
 @pytest.mark.parametrize("method", [method for method in EVERY_METHOD if method.seconds][1:], ids=repr)
 def test_a_spent_budget_keeps_all_that_was_found_up_to_any_stage(method):
-    """Stages that the budget pays for stop, and lose nothing."""
+    """Stages that the budget limits stop, and lose nothing."""
     listed = list(_leaves(method.stages))
     for done, state in enumerate(_history(method)):
         clock = Clock(1e-9)

@@ -70,7 +70,7 @@ def test_no_point_falls_that_tight_bounds_certify(case, attack):
     found = ATTACKS[attack]()(foolbox.PyTorchModel(predictor, bounds=DOMAIN), x, y, epsilons=EPS)[1]
     # Attacks overshoot the ball by a rounding error; what counts are points inside it.
     found = torch.clamp(found, x - EPS, x + EPS).clamp(*DOMAIN)
-    fallen = predictor.predict(found) != y
-    assert not bool((fallen & tight).any())
+    broken = predictor.predict(found) != y
+    assert not bool((broken & tight).any())
     if attack == "pgd":
-        assert bool(fallen[~tight].any())  # the attack can do something
+        assert bool(broken[~tight].any())  # the attack can do something

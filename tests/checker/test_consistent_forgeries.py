@@ -91,7 +91,7 @@ def test_a_counterexample_that_is_a_hair_too_far(case):
         ({"bounds": "ibp", "intermediates": "crown"}, "crown intermediates do not go with ibp"),
     ],
 )
-def test_settings_that_do_not_go_together(case, settings, words):
+def test_settings_that_do_not_match(case, settings, words):
     predictor, x, record = case
     result = check_certificate(restated(record, provenance=provenance(record, **settings)), predictor, x)
     assert any(words in found for found in result.contradictions) and not result.holds

@@ -27,7 +27,7 @@ def test_outputs_of_float_programs_stay_inside(name):
     graph, params = traced(name)
     arrays = {key: value.detach().numpy() for key, value in params.items()}
     x = inputs(name, 6, 0)
-    wide = {key: value.detach().double() for key, value in params.items()}
+    doubled = {key: value.detach().double() for key, value in params.items()}
     for eps in (0.0, 1e-6, 0.02, 0.5):
         lower, upper = ball(x, eps)
         found, known = enclose(graph, arrays, Interval(lower.double().numpy(), upper.double().numpy()), FLOAT32)
@@ -39,8 +39,8 @@ def test_outputs_of_float_programs_stay_inside(name):
                 with torch.no_grad():
                     narrow = torch.cat([graph.evaluate(params, part) for part in point.split(batch)]).double().numpy()
                 assert (found.lower <= narrow).all() and (narrow <= found.upper).all()
-            double = graph.evaluate(wide, point.double()).detach().numpy()
-            slack = 1e-12 * (1 + exact.size)  # a float64 program rounds as well
+            double = graph.evaluate(doubled, point.double()).detach().numpy()
+            slack = 1e-12 * (1 + exact.magnitude)  # a float64 program rounds as well
             assert (exact.lower - slack <= double).all() and (double <= exact.upper + slack).all()
 
 
@@ -96,8 +96,8 @@ def test_division_by_zero_is_not_known():
     assert not known.any()
 
 
-def _spread(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
-    """Float32 numbers of many sizes."""
+def _of_many_magnitudes(shape: tuple[int, ...], seed: int = 0) -> torch.Tensor:
+    """Float32 numbers of many magnitudes."""
     rng = generator(seed)
     return torch.randn(shape, generator=rng) * 10.0 ** (4 * torch.rand(shape, generator=rng) - 2)
 
@@ -130,13 +130,13 @@ SINGLE = {
 def test_each_operation_alone_covers_its_own_rounding(name):
     """In a network of several layers one layer's slack could hide that another has none."""
     operation, shapes, points, shape = SINGLE[name]
-    weights = {role: _spread(size, seed + 1) for seed, (role, size) in enumerate(shapes.items())}
+    weights = {role: _of_many_magnitudes(size, seed + 1) for seed, (role, size) in enumerate(shapes.items())}
     if name == "linear, a large bias":
         weights["bias"] = weights["bias"] * 1e3
     if "running_var" in weights:
         weights["running_var"] = weights["running_var"].abs()
     graph = Graph((Node("only", operation, ("input",), {r: r for r in weights}, shape),), points[1:], tuple(weights))
-    x = _spread(points)
+    x = _of_many_magnitudes(points)
     box = Interval(x.double().numpy(), x.double().numpy())
     found, known = enclose(graph, {role: w.numpy() for role, w in weights.items()}, box, FLOAT32)
     for batch in (len(x), 1):
@@ -148,7 +148,7 @@ def test_each_operation_alone_covers_its_own_rounding(name):
 def test_sums_of_nodes_cover_their_own_rounding(operation):
     halved = Node("halved", operations.Multiply(0.5), ("input",), shape=(20,))  # exact
     graph = Graph((halved, Node("sum", operation, ("input", "halved"), shape=(20,))), (20,), ())
-    x = _spread((400, 20)).double().numpy()
+    x = _of_many_magnitudes((400, 20)).double().numpy()
     first, _ = enclose(Graph((halved,), (20,), ()), {}, Interval(x, x), FLOAT32)
     found, _ = enclose(graph, {}, Interval(x, x), FLOAT32)
     sign = 1 if isinstance(operation, operations.Add) else -1
@@ -159,7 +159,7 @@ def test_sums_of_nodes_cover_their_own_rounding(operation):
 
 
 def test_long_sums_cover_this_files_own_rounding():
-    weight, x = _spread((5, 400), 1), _spread((3, 400), 2)
+    weight, x = _of_many_magnitudes((5, 400), 1), _of_many_magnitudes((3, 400), 2)
     graph = Graph((Node("only", operations.Linear(), ("input",), {"weight": "w"}, (5,)),), (400,), ("w",))
     box = Interval(x.double().numpy(), x.double().numpy())
     found, _ = enclose(graph, {"w": weight.numpy()}, box, EXACT)

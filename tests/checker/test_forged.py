@@ -38,15 +38,15 @@ def test_tightened_bounds_are_refuted_or_not_confirmed():
     honest = check_certificate(record, predictor, x)
     assert honest.bounds_confirmed.all()
     lower, upper = (torch.tensor(record[end], dtype=torch.float64) for end in ("lower", "upper"))
-    for share in (0.999, 0.5, 1e-3):
+    for fraction in (0.999, 0.5, 1e-3):
         forged = {
             **record,
-            "lower": (own + share * (lower - own)).tolist(),
-            "upper": (own + share * (upper - own)).tolist(),
+            "lower": (own + fraction * (lower - own)).tolist(),
+            "upper": (own + fraction * (upper - own)).tolist(),
         }
         result = check_certificate(forged, predictor, x)
         assert not result.bounds_confirmed.any()
-        assert share > 0.1 or result.bounds_refuted.all()
+        assert fraction > 0.1 or result.bounds_refuted.all()
     tight = own.tolist()
     for forged in ({"lower": tight}, {"upper": tight}):  # one side alone is enough
         assert check_certificate({**record, **forged}, predictor, x).bounds_refuted.all()
@@ -105,7 +105,7 @@ def test_changed_points_are_noticed(change, words):
         ({"lower": [[0.0]] * 12, "upper": [[1.0]] * 12}, "not about 3 classes"),
     ],
 )
-def test_what_does_not_belong_together_is_named(change, words):
+def test_what_does_not_match_is_named(change, words):
     predictor, x = small_predictor(), points_for()
     record = record_of(predictor, x)
     change = {**change, "provenance": provenance(record, **change.get("provenance", {}))}

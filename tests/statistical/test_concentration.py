@@ -81,8 +81,8 @@ def test_hoeffding_and_bernstein_formulas():
 
 
 def test_bernstein_wins_where_the_variance_is_small_and_only_there():
-    for spread, wins in ((0.02, True), (1.0, False)):
-        values = 0.5 + spread * (torch.rand(1000, generator=generator(1), dtype=torch.float64).round() - 0.5)
+    for gap, wins in ((0.02, True), (1.0, False)):
+        values = 0.5 + gap * (torch.rand(1000, generator=generator(1), dtype=torch.float64).round() - 0.5)
         lowers = [INEQUALITIES[name](Sums.of(values), 0.01)[0] for name in ("bernstein", "hoeffding")]
         assert bool(lowers[0] > lowers[1]) == wins
 
@@ -133,8 +133,8 @@ def test_samples_needed_for_a_fresh_predictor():
 
 
 def test_samples_needed_by_hoeffding():
-    assert samples_needed(0.05, confidence=0.95, method="hoeffding") == math.ceil(math.log(20) / (2 * 0.05**2))
-    n = samples_needed(0.05, confidence=0.95, method="hoeffding", statements=20)
+    assert samples_needed(0.05, confidence=0.95, inequality="hoeffding") == math.ceil(math.log(20) / (2 * 0.05**2))
+    n = samples_needed(0.05, confidence=0.95, inequality="hoeffding", statements=20)
     assert n == math.ceil(math.log(400) / (2 * 0.05**2))
     lower, _ = INEQUALITIES["hoeffding"](_sums(n, n), 0.05 / 20)
     assert float(lower) >= 0.95 - 1e-9
@@ -142,9 +142,9 @@ def test_samples_needed_by_hoeffding():
 
 def test_samples_needed_by_clopper_pearson():
     # 0.99^n <= 0.01: the well-known 459 successes in a row, 299 for 95%.
-    assert samples_needed(0.01, confidence=0.99, method="clopper-pearson") == 459
-    assert samples_needed(0.01, confidence=0.95, method="clopper-pearson") == 299
-    n = samples_needed(0.05, confidence=0.99, method="clopper-pearson", observed=0.9)
+    assert samples_needed(0.01, confidence=0.99, inequality="clopper-pearson") == 459
+    assert samples_needed(0.01, confidence=0.95, inequality="clopper-pearson") == 299
+    n = samples_needed(0.05, confidence=0.99, inequality="clopper-pearson", observed=0.9)
     for count, enough in ((n, True), *((k, False) for k in range(n - 60, n))):
         lower, _ = INEQUALITIES["clopper-pearson"](_sums(math.floor(0.9 * count), count), 0.01 * (1 - 2.0**-40))
         assert (float(lower) >= 0.85) == enough
@@ -157,9 +157,9 @@ def test_samples_needed_by_clopper_pearson():
         ({"margin": 1.5}, "margin"),
         ({"margin": 0.5, "confidence": 1.0}, "confidence"),
         ({"margin": 0.5, "statements": 0}, "statements"),
-        ({"margin": 0.5, "method": "magic"}, "magic"),
-        ({"margin": 0.5, "method": "clopper-pearson", "observed": 0.3}, "observed"),
-        ({"margin": 1e-6, "method": "clopper-pearson", "observed": 0.5}, "a million"),
+        ({"margin": 0.5, "inequality": "magic"}, "magic"),
+        ({"margin": 0.5, "inequality": "clopper-pearson", "observed": 0.3}, "observed"),
+        ({"margin": 1e-6, "inequality": "clopper-pearson", "observed": 0.5}, "a million"),
         ({"margin": 1e-12}, "larger margin"),
     ],
 )

@@ -128,20 +128,20 @@ def test_the_worst_case_predictive_of_a_known_posterior(inequality):
         assert bool((result.lower <= both).all() and (both <= result.upper).all())
         assert bool((result.margins[:, 0] <= 2 * predictive - 1).all())
     assert bool((result.margins[:, 1] == 1).all())
-    # Paired differences are never worse than bounds apart, but for the correction both share.
+    # Paired differences are never worse than bounds apart, but for the correction of both.
     assert bool((result.margins[:, 0] >= result.lower[:, 1] - result.upper[:, 0] - 1e-9).all())
     assert result.certified.tolist() == (result.margins[:, 0] > 0).tolist()
     assert result.certified[2]
 
 
 def test_bernstein_is_tighter_for_a_narrow_posterior():
-    widths = {}
+    gaps = {}
     for inequality in ("hoeffding", "bernstein"):
         result = posterior_predictive_bounds(
             _posterior(std=0.05), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=200, inequality=inequality
         )
-        widths[inequality] = float((result.upper - result.lower).mean())
-    assert widths["bernstein"] < widths["hoeffding"]
+        gaps[inequality] = float((result.upper - result.lower).mean())
+    assert gaps["bernstein"] < gaps["hoeffding"]
 
 
 def test_the_correction_counts_all_classes_sides_rivals_and_points():
@@ -288,7 +288,7 @@ def test_statements_and_json():
         assert record["statement"] == result.statement and len(record["lower"]) == len(result) == 3
         origin = record["trial"]["provenance"]
         assert origin["seed"] == 5 and origin["version"] == cb.__version__
-    assert "all 3 points together" in probability.statement and "clopper-pearson" in probability.statement
+    assert "jointly for all 3 points" in probability.statement and "clopper-pearson" in probability.statement
     assert "for each point by itself" in predictive.statement and "exact arithmetic" in predictive.statement
     assert "35 further weight samples" in fresh.statement and "at least 0.9" in fresh.statement
 
@@ -359,3 +359,30 @@ def test_a_low_rank_posterior_is_drawn_from_independently():
     )
     truth = float(stats.norm.sf(0.0, 3.0, 1.0))
     assert bool((result.lower <= truth).all() and (truth <= result.upper).all())
+
+
+# The domain
+
+
+class InUnitInterval(cb.DiagonalGaussian):
+    """A posterior that knows which inputs there are."""
+
+    domain = DOMAIN
+
+
+@pytest.mark.parametrize("bound", [robust_probability, posterior_predictive_bounds])
+def test_the_domain_of_the_posterior_is_taken_unless_one_is_stated(bound):
+    plain = _posterior()
+    knowing = InUnitInterval(plain.network, plain.mean, plain.std)
+    settings = {"eps": EPS, "samples": 40}
+    own, stated = bound(knowing, POINTS, ONES, **settings), bound(plain, POINTS, ONES, domain=DOMAIN, **settings)
+    everywhere = bound(knowing, POINTS, ONES, domain=None, **settings)
+    assert own.trial.domain == DOMAIN and "with values in [0, 1]" in own.statement
+    assert torch.equal(own.lower, stated.lower) and torch.equal(own.upper, stated.upper)
+    assert everywhere.trial.domain is None and bound(plain, POINTS, ONES, **settings).trial.domain is None
+
+
+@pytest.mark.parametrize("bound", [robust_probability, posterior_predictive_bounds])
+def test_a_radius_wider_than_the_domain_is_questioned(bound):
+    with pytest.raises(InvalidInput, match="eps=8 is wider than the domain"):
+        bound(_posterior(), POINTS, ONES, eps=8, domain=DOMAIN, samples=4)

@@ -11,6 +11,7 @@ from torch import Tensor
 from certibayes.certificates import reading
 from certibayes.certificates.certificate import Certificate
 from certibayes.certificates.result import Stated, require_same_words
+from certibayes.certificates.words import briefly
 from certibayes.errors import CorruptFile
 
 PLAIN = ("certified", "confidence", "entropy_lower", "entropy_upper", "tau")
@@ -54,6 +55,13 @@ class Abstention(Stated):
             f"arithmetic are those of this certificate: {self.certificate.statement}"
         )
 
+    def __repr__(self) -> str:
+        c = self.certificate
+        return (
+            f"Abstention({int(self.certified.sum())} of {len(self)} points abstain below confidence {self.tau:g} at "
+            f"{briefly(c.eps, c.norm)}, {c.bounds}, {c.method}, {c.rounding})"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain lists, numbers and strings."""
         return {
@@ -68,7 +76,7 @@ class Abstention(Stated):
         """Read ``to_json``'s answer.
 
         Raises:
-            CorruptFile: it is incomplete, its parts do not fit together, or its words are not those of the record.
+            CorruptFile: it is incomplete, its parts do not match, or its words are not those of the record.
         """
         reading.require_keys(record, KEYS, "this record of certified uncertainty")
         reading.choice(record["kind"], (Abstention.kind,), "the kind")

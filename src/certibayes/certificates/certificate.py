@@ -15,6 +15,7 @@ from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
 from certibayes.certificates.words import (
     ball_in_words,
+    briefly,
     origin_in_words,
     proof_in_words,
     reasons_in_words,
@@ -117,11 +118,9 @@ class Certificate(Proved):
 
     def __repr__(self) -> str:
         count = int(self.certified.sum())
-        radius = f"{self.eps:g}" if not isinstance(self.eps, Tensor) else "radii given"
-        norm = "" if self.norm == "linf" else f" in {self.norm}"
         return (
-            f"Certificate({count} of {len(self)} points certified at eps={radius}{norm}, {self.bounds}, {self.method}, "
-            f"{self.rounding})" + (f" {self.hint}" if self.hint else "")
+            f"Certificate({count} of {len(self)} points certified at {briefly(self.eps, self.norm)}, {self.bounds}, "
+            f"{self.method}, {self.rounding})" + (f" {self.hint}" if self.hint else "")
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -150,7 +149,7 @@ class Certificate(Proved):
         """Read ``to_json``'s answer.
 
         Raises:
-            CorruptFile: it is incomplete, its parts do not fit together, or its words are not those of the record.
+            CorruptFile: it is incomplete, its parts do not match, or its words are not those of the record.
         """
         certificate = parse(record)
         if found := contradictions(certificate):
@@ -218,7 +217,7 @@ def parse(record: Any) -> Certificate:
 
 
 def contradictions(certificate: Certificate) -> list[str]:
-    """Return what in a certificate cannot be true together."""
+    """Return what in a certificate contradicts itself."""
     c = certificate
     none = torch.zeros(len(c), dtype=torch.bool)
     attacked = none if c.attacked is None else c.attacked.cpu()

@@ -42,6 +42,13 @@ class Provenance:
     seed: int | None = None
     version: str = __version__
 
+    def __repr__(self) -> str:
+        settings = "".join(f", {name}={value}" for name, value in self.settings.items())
+        return (
+            f"Provenance(predictor {self.digest[:12]}, inputs {self.inputs_digest[:12]}, {self.samples} samples, "
+            f"seed={self.seed}, {self.device}, {self.dtype}{settings}, certibayes {self.version})"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain numbers, strings and dictionaries."""
         return {name: getattr(self, name) for name in KEYS} | {"settings": dict(self.settings)}
@@ -63,11 +70,11 @@ class Provenance:
         return Provenance(
             digest=_digest(record["digest"], "the predictor's digest"),
             inputs_digest=_digest(record["inputs_digest"], "the points' digest"),
-            samples=reading.count(record["samples"], "samples", least=1),
+            samples=reading.count(record["samples"], "samples", minimum=1),
             device=reading.choice(record["device"], DEVICES, "the device"),
             dtype=reading.choice(record["dtype"], DTYPES, "the dtype"),
             settings=chosen,
-            seed=None if record["seed"] is None else reading.count(record["seed"], "the seed", least=None),
+            seed=None if record["seed"] is None else reading.count(record["seed"], "the seed", minimum=None),
             version=reading.choice(record["version"], VERSIONS, "the version"),
         )
 

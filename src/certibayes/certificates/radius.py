@@ -87,8 +87,8 @@ class Radius(Proved):
     def __repr__(self) -> str:
         norm = "" if self.norm == "linf" else f" in {self.norm}"
         return (
-            f"Radius(mean {self.mean:.4g}, median {self.median:.4g}{norm} over {len(self)} points, {self.bounds}, "
-            f"{self.method}, {self.rounding})"
+            f"Radius(mean {self.mean:.4g}, median {self.median:.4g}{norm} over {len(self)} points, "
+            f"{int(self.certified.sum())} of them certified, {self.bounds}, {self.method}, {self.rounding})"
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Radius(Proved):
         """Read ``to_json``'s answer.
 
         Raises:
-            CorruptFile: it is incomplete, its parts do not fit together, or its words are not those of the record.
+            CorruptFile: it is incomplete, its parts do not match, or its words are not those of the record.
         """
         reading.require_keys(record, KEYS, "this record of radii")
         reading.choice(record["kind"], (Radius.kind,), "the kind")

@@ -68,10 +68,10 @@ def truth(value: Any, what: str) -> bool:
     return value
 
 
-def count(value: Any, what: str, least: int | None = 0) -> int:
-    """Return a value that must be a whole number, and at least ``least``."""
-    if not _is_whole(value) or (least is not None and value < least):
-        raise CorruptFile(f"{what} must be a whole number{'' if least is None else f' >= {least}'}, got {value!r}.")
+def count(value: Any, what: str, minimum: int | None = 0) -> int:
+    """Return a value that must be a whole number, and at least ``minimum``."""
+    if not _is_whole(value) or (minimum is not None and value < minimum):
+        raise CorruptFile(f"{what} must be a whole number{'' if minimum is None else f' >= {minimum}'}, got {value!r}.")
     return int(value)
 
 
@@ -204,8 +204,8 @@ def _is_finite(value: Any) -> bool:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a key that stands twice: readers differ in which of the two they take."""
+    """Refuse a key that appears twice: readers differ in which of the two they take."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key appears twice")
     return found

@@ -15,7 +15,7 @@ from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
 from certibayes.certificates.words import (
     ball_in_words,
-    distance_in_words,
+    briefly,
     origin_in_words,
     proof_in_words,
     reasons_in_words,
@@ -117,8 +117,8 @@ class RegressionCertificate(Proved):
         certified = self.certified
         what = "" if certified is None else f"{int(certified.sum())} of "
         within = "" if certified is None else f" certified up to {self.tolerance:g}"
-        distance = "radii given" if isinstance(self.eps, Tensor) else distance_in_words(self.eps, self.norm)
-        return f"RegressionCertificate({what}{len(self)} points{within} within {distance}, {self.rounding})"
+        settings = f"{briefly(self.eps, self.norm)}, {self.bounds}, {self.rounding}"
+        return f"RegressionCertificate({what}{len(self)} points{within} at {settings})"
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain lists, numbers and strings; null for points with a reason."""
@@ -140,7 +140,7 @@ class RegressionCertificate(Proved):
         """Read ``to_json``'s answer.
 
         Raises:
-            CorruptFile: it is incomplete, its parts do not fit together, or its words are not those of the record.
+            CorruptFile: it is incomplete, its parts do not match, or its words are not those of the record.
         """
         reading.require_keys(record, KEYS, "this certificate")
         reading.choice(record["kind"], (RegressionCertificate.kind,), "the kind")

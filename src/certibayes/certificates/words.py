@@ -1,4 +1,4 @@
-"""What was proved, in words: the phrases that all results share stand here, once.
+"""What was proved, in words: the phrases that are common to all results, in one place.
 
 Every function is pure: words come from the record and from nothing else, so whoever has the record can build them
 again and compare.
@@ -19,6 +19,12 @@ from certibayes.regions import Domain
 def number_in_words(value: float) -> str:
     """Write a number as briefly as possible without changing it."""
     return brief if float(brief := f"{value:g}") == value else repr(float(value))
+
+
+def briefly(eps: float | Tensor, norm: str) -> str:
+    """Name a radius and its norm in a few characters, for a repr."""
+    radius = "radii given" if isinstance(eps, Tensor) else f"eps={eps:g}"
+    return radius if norm == "linf" else f"{radius} in {norm}"
 
 
 def domain_in_words(domain: Domain) -> str:

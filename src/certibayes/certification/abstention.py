@@ -37,8 +37,8 @@ def entropy_bounds(certificate: Certificate) -> tuple[Tensor, Tensor]:
     """Bound the entropy of the mean prediction over the ball, in nats; float64 (B,) each.
 
     They hold for H(p) = -Σ p log p of the exact mean of the softmax of the networks' float logits, and for programs
-    that compute it from ``predictor(x)`` in the predictor's precision, or in float64 as ``uncertainty`` does (for
-    logits up to 2¹⁶, beyond which the rounding of exponents would show).
+    that compute it from ``predictor(x)`` in the predictor's precision, or in float64 as ``certibayes.uncertainty`` does
+    (for logits up to 2¹⁶, beyond which the rounding of exponents would show).
 
     Raises:
         UnsoundBounds: no distribution lies between the certificate's bounds.
@@ -49,12 +49,12 @@ def entropy_bounds(certificate: Certificate) -> tuple[Tensor, Tensor]:
     if not bool((lower <= upper).all() and (lower.sum(-1) <= 1).all() and (upper.sum(-1) >= 1).all()):
         raise UnsoundBounds("no distribution lies between the class bounds of this certificate.")
     classes, slack = lower.shape[-1], _slack(certificate)
-    smallest = least_entropy(lower, upper) - slack
-    largest = greatest_entropy(lower, upper) + slack
+    smallest = lowest_entropy(lower, upper) - slack
+    largest = highest_entropy(lower, upper) + slack
     return smallest.clamp(min=0.0), largest.clamp(max=math.log(classes) + slack)
 
 
-def greatest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
+def highest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
     """Bound H(p) from above over {p : lower <= p <= upper, Σ p = 1}; (B, C) to (B,).
 
     H is concave, and its maximum fills up like water: p_c = clamp(λ, l_c, u_c) with the level λ at which p sums to 1.
@@ -74,16 +74,16 @@ def greatest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
     return (_h(filled) + multiplier * filled).sum(-1) - multiplier.squeeze(-1)
 
 
-def least_entropy(lower: Tensor, upper: Tensor) -> Tensor:
+def lowest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
     """Bound H(p) from below over {p : lower <= p <= upper, Σ p = 1}; (B, C) to (B,).
 
-    For every multiplier ν of Σ p = 1, weak duality gives a bound; h is concave, so over an interval it is least at
-    an end:
+    For every multiplier ν of Σ p = 1, weak duality gives a bound; h is concave, so over an interval it is lowest
+    at an end:
 
         H(p) = Σ_c (h(p_c) - ν p_c) + ν >= Σ_c min( h(l_c) - ν l_c, h(u_c) - ν u_c ) + ν.
 
     The right side is concave in ν and linear between the slopes (h(u_c) - h(l_c)) / (u_c - l_c), so the best of them is
-    the best of all. This is H with each h replaced by its chord, and a least point of that has at most one coordinate
+    the best of all. This is H with each h replaced by its chord, and a lowest point of that has at most one coordinate
     off its ends: only that one's distance between h and chord is lost. For few classes nothing is, as all vertices of
     the polytope are tried.
     """
@@ -97,23 +97,23 @@ def least_entropy(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def _at_vertices(lower: Tensor, upper: Tensor) -> Tensor:
-    """Return the least H over all vertices, which is the least of all, since H is concave.
+    """Return the lowest H over all vertices, which is the lowest of all, since H is concave.
 
-    At a vertex of a box cut by one plane at most one coordinate k is off its ends. For each set S of classes at their
-    upper ends, the others being at their lower ends, and each k outside S, p_k = l_k + 1 - Σ_S u - Σ_{not S} l is such
-    a vertex if it is at most u_k.
+    At a vertex of a box cut by one hyperplane at most one coordinate k is off its ends. For each set S of classes at
+    their upper ends, the others being at their lower ends, and each k outside S, p_k = l_k + 1 - Σ_S u - Σ_{not S} l is
+    such a vertex if it is at most u_k.
     """
     classes = lower.shape[-1]
     sets = (torch.arange(2**classes, device=lower.device)[:, None] >> torch.arange(classes, device=lower.device)) & 1
-    # Vertices that rounding puts a hair outside are kept: one lost could be the least.
+    # Vertices that rounding puts a hair outside are kept: one lost could be the lowest.
     room, tolerance = upper - lower, 2.0**-45
     best = torch.full_like(lower[:, 0], torch.inf)
     for part in sets.to(lower).split(128):
         left = (1 - lower.sum(-1, keepdim=True) - room @ part.T)[..., None]
         fixed = (_h(lower).sum(-1, keepdim=True) + (_h(upper) - _h(lower)) @ part.T)[..., None]
-        free = torch.maximum(torch.minimum(lower[:, None] + left, upper[:, None]), lower[:, None])
+        between = torch.maximum(torch.minimum(lower[:, None] + left, upper[:, None]), lower[:, None])
         possible = (left >= -tolerance) & (left <= room[:, None] + tolerance) & (part == 0)
-        values = fixed - _h(lower)[:, None] + _h(free)
+        values = fixed - _h(lower)[:, None] + _h(between)
         best = torch.minimum(best, values.masked_fill(~possible, torch.inf).flatten(1).amin(-1))
         # With no coordinate off its ends the set itself is the vertex.
         whole = fixed.masked_fill(left.abs() > tolerance, torch.inf).flatten(1).amin(-1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
-from certibayes.regions import InputRegion
+from certibayes.regions import InputRegion, require_radius_within, resolve_domain
 from certibayes.support.checks import LARGEST, inputs_of
 
 
@@ -19,16 +19,18 @@ def region_for(predictor: Predictor, x: Any, eps: Any, norm: str, domain: Any) -
         x: points (B, *shape): a tensor, an array or nested lists. They stay in the precision in which they are given.
         eps: see ``InputRegion.around``.
         norm: likewise.
-        domain: likewise.
+        domain: likewise; ``"predictor"`` for the predictor's own.
 
     Raises:
         InvalidInput: they cannot be used.
     """
+    known = resolve_domain(domain, predictor)
     given = inputs_of(x, "the points").to(predictor.device)
     read = given.to(predictor.dtype)
     predictor.graph.require_input(read)
     # As the predictor reads them: a point may be the domain's end, rounded.
-    region = InputRegion.around(read, eps, norm, domain)
+    region = InputRegion.around(read, eps, norm, known)
+    require_radius_within(known, eps, norm)
     if read.numel() and float(read.abs().max() + region.radius.max()) > LARGEST:
         raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
     return replace(region, center=given)

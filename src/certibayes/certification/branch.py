@@ -79,7 +79,7 @@ ROOTS = {"crown": Root(False, 0), "alpha-crown": Root(False, ALPHA_STEPS), "hull
 LINEAR = (
     AdaptiveAvgPool2d, Add, AvgPool2d, BatchNorm, Conv2d, Divide, Linear, Multiply, Normalize, Reshape, Shift, Subtract,
 )  # fmt: skip
-"""Operations that, going back, ask of what they take in only how large it can be."""
+"""Operations whose backward rules need to know of their input only how large it can be."""
 
 CLOSE = 0.01
 """How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
@@ -194,7 +194,7 @@ class Search:
         return _splittable(self.graph)
 
     @cached_property
-    def sizes(self) -> list[int]:
+    def unit_counts(self) -> list[int]:
         """How many units each of them has; H in all."""
         return [torch.Size(node.shape).numel() for node in self.relus]
 
@@ -207,7 +207,7 @@ class Search:
             ended: tells when to stop; what is not bounded by then keeps its known bound.
         """
         count, device = len(known), known.device
-        signs = torch.zeros(count, sum(self.sizes), dtype=torch.int8, device=device)
+        signs = torch.zeros(count, sum(self.unit_counts), dtype=torch.int8, device=device)
         roots, nothing = torch.arange(count, device=device), torch.zeros_like(known)
         unseen = torch.full_like(known, torch.inf)
         leaves = Leaves(roots, signs, known, torch.zeros_like(roots), nothing, unseen)
@@ -289,7 +289,7 @@ class Search:
 
     def _by_node(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut (L, H) into (L, *shape) for each ReLU."""
-        parts = flat.split(self.sizes, 1)
+        parts = flat.split(self.unit_counts, 1)
         return {node.name: part.view(-1, *node.shape) for node, part in zip(self.relus, parts, strict=True)}
 
     def boxes_of(self, problem: Tensor, signs: Tensor) -> Boxes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, InputRegion, as_radius
 from certibayes.support.checks import labels_of, require_classes, require_count
+from certibayes.support.progress import Report, reporting
 
 UNBOUNDED = (
     "the bounds of some layer are NaN or come close to overflow, most likely because weights or radius are so large "
@@ -39,12 +39,12 @@ def certify(  # noqa: PLR0913 - public
     *,
     eps: float | Tensor,
     norm: str = "linf",
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     method: str | Method = "auto",
     rounding: str = "outward",
     batch_size: int = 500,
     memory: int = MEMORY,
-    progress: Callable[[int, int], None] | None = None,
+    progress: bool | Report = False,
 ) -> Certificate:
     """Prove, where possible, that no input within ``eps`` of a point changes its class.
 
@@ -55,15 +55,17 @@ def certify(  # noqa: PLR0913 - public
         eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value, (1, *shape) or (B, *shape);
             where it is 0, the input does not change.
         norm: in which distances from the point are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
-        domain: smallest and largest value an input can take; the ball is intersected with it. Two numbers, or, where
-            features differ, tensors of shape (1, *shape) or (B, *shape); None for no limit.
+        domain: smallest and largest value an input can take; the ball is intersected with it. By default the
+            predictor's own, ``predictor.domain``, as far as it knows one. Otherwise two numbers, or, where features
+            differ, tensors of shape (1, *shape) or (B, *shape); None for no limits.
         method: how it is proved: ``"auto"``, ``"theorem1"`` (the paper's rule), ``"pairwise"``, ``"elided"``,
             ``"joint"`` or ``"best"``, or an object with settings, such as ``Best(bounds="crown", budget=60)``.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
         memory: bytes that linear bounds may take, with all that they keep of the layers in between; they go through a
             batch in smaller parts where they must.
-        progress: called with (points done, all points).
+        progress: True shows a bar on standard error, False nothing; a function is called with (points done, all
+            points).
 
     Returns:
         What was proved. Points with non-finite bounds are not certified and have a reason, ``certificate.reasons``.
@@ -85,27 +87,27 @@ def certify(  # noqa: PLR0913 - public
     predicted = predictor.predict(points, batch_size) if len(region) else torch.zeros(0, dtype=torch.int64)
     labels = predicted if y is None else labels_of(y, predictor.classes, len(region)).to(predicted.device)
     clock, parts = Clock(chosen.seconds), []
-    for start in range(0, len(region), batch_size):
-        index = slice(start, start + batch_size)
-        part = region.take(index)
-        read = part.to(predictor.dtype)
-        problem = Problem(
-            predictor=predictor,
-            region=read,
-            box=part.outward_box(predictor.dtype) if mode.outward else read.ideal_box(),
-            labels=labels[index],
-            predicted=predicted[index],
-            rounding=rounding,
-            threshold=2 * slack,
-            memory=memory,
-            intermediates=chosen.intermediates,
-        )
-        # Each batch has its share of the time that earlier ones have left.
-        share = clock.share(len(part), len(region) - start)
-        state = run(chosen.stages, problem, State.start(problem), share)
-        parts.append(_outcome(problem, part, state, slack))
-        if progress is not None:
-            progress(start + len(part), len(region))
+    with reporting(progress, "certifying") as report:
+        for start in range(0, len(region), batch_size):
+            index = slice(start, start + batch_size)
+            part = region.take(index)
+            read = part.to(predictor.dtype)
+            problem = Problem(
+                predictor=predictor,
+                region=read,
+                box=part.outward_box(predictor.dtype) if mode.outward else read.ideal_box(),
+                labels=labels[index],
+                predicted=predicted[index],
+                rounding=rounding,
+                threshold=2 * slack,
+                memory=memory,
+                intermediates=chosen.intermediates,
+            )
+            # Each batch has its part of the time that earlier ones have left.
+            own = clock.part(len(part), len(region) - start)
+            state = run(chosen.stages, problem, State.start(problem), own)
+            parts.append(_outcome(problem, part, state, slack))
+            report(start + len(part), len(region))
     return _certificate(
         predictor,
         parts,
@@ -119,8 +121,15 @@ def certify(  # noqa: PLR0913 - public
             predictor, region.center, bounds=chosen.bounds, method=chosen.name, intermediates=chosen.intermediates
         ),
         spent=None if chosen.seconds is None else clock.spent,
-        harder=chosen.harder,
+        harder=advice(chosen, region.center, region.domain),
     )
+
+
+def advice(method: Method, x: Tensor, domain: Domain) -> str:
+    """Say what would try harder than a method on points (B, ...) that it leaves open."""
+    if domain is None and len(x) and bool(((x >= 0) & (x <= 1)).all()):
+        return f"{method.harder}; or, if no input can leave [0, 1], domain=(0.0, 1.0)"
+    return method.harder
 
 
 def _outcome(problem: Problem, given: InputRegion, state: State, slack: float) -> dict[str, Tensor]:
@@ -130,14 +139,14 @@ def _outcome(problem: Problem, given: InputRegion, state: State, slack: float) -
         # The ball is around the points as they were given, not as a coarser predictor reads them.
         inputs = given.project(inputs.to(given.center.dtype))
         broken = broken & (problem.predictor.predict(inputs) != problem.labels)
-    # Probabilities below the smallest normal float lose digits and then vanish.
-    vanishing = torch.finfo(problem.predictor.dtype).smallest_normal if problem.arithmetic.outward else 0.0
+    # Probabilities below the smallest normal float lose digits, and then underflow.
+    underflow = torch.finfo(problem.predictor.dtype).smallest_normal if problem.arithmetic.outward else 0.0
     lowest, highest = state.probabilities
     return {
         # In exact arithmetic the second is implied; in ideal rounding a tie of the float program might differ.
         "certified": state.proved & (problem.predicted == problem.labels),
-        "lower": (lowest * (1 - slack) - vanishing).clamp(min=0.0),
-        "upper": (highest * (1 + slack) + vanishing).clamp(max=1.0 + slack),
+        "lower": (lowest * (1 - slack) - underflow).clamp(min=0.0),
+        "upper": (highest * (1 + slack) + underflow).clamp(max=1.0 + slack),
         "attacked": broken,
         "counterexamples": inputs,
         "unbounded": state.unbounded,
@@ -145,7 +154,7 @@ def _outcome(problem: Problem, given: InputRegion, state: State, slack: float) -
 
 
 def _certificate(predictor: Predictor, parts: list[dict[str, Tensor]], **stated: Any) -> Certificate:
-    """Put the outcomes of all batches together."""
+    """Join the outcomes of all batches."""
     nothing = torch.zeros(0, predictor.classes, dtype=torch.float64)
     empty = dict.fromkeys(("certified", "attacked", "unbounded"), nothing[:, 0] > 0)
     empty |= {"lower": nothing, "upper": nothing, "counterexamples": nothing}

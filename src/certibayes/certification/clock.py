@@ -1,4 +1,4 @@
-"""How much time is left for what a budget pays for: attacks and branch and bound."""
+"""How much time is left for what a budget limits: attacks and branch and bound."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Clock:
 
     Args:
         budget: seconds, or None for no limit.
-        whole: the clock of which this one is a share; what is spent here is spent there, too.
+        whole: the clock of which this one is a part; what is spent here is spent there, too.
     """
 
     def __init__(self, budget: float | None = None, whole: Clock | None = None):
@@ -53,13 +53,13 @@ class Clock:
         if self._whole is not None:
             self._whole._spend(seconds)
 
-    def share(self, part: int, of: int) -> Clock:
-        """Return the clock of a part of the work that is left."""
-        return Clock(None if self.budget is None else self.left * part / of, self)
+    def part(self, count: int, of: int) -> Clock:
+        """Return the clock of ``count`` of the ``of`` things that are left to do, with that fraction of the time."""
+        return Clock(None if self.budget is None else self.left * count / of, self)
 
 
-def equal_share(deadline: float, parts: int) -> Ended:
-    """Tell when an equal share of the time until a deadline is over."""
+def equal_part(deadline: float, parts: int) -> Ended:
+    """Tell when an equal part of the time until a deadline is over."""
     now = time.monotonic()
     end = now + (deadline - now) / parts
     return lambda: time.monotonic() > end

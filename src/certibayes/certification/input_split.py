@@ -19,7 +19,7 @@ FEW = 16
 """Inputs up to which splitting them is tried."""
 
 AT_ONCE = 512
-"""Parts that are judged at once."""
+"""Parts that are bounded at once."""
 
 
 def halves(box: Box, side: Tensor, rounding: Rounding) -> Box:

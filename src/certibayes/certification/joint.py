@@ -6,7 +6,7 @@ the input, m_i(x) >= A_i x + d_i (CROWN, with whatever relaxation is best), and
     softmax_y - softmax_c >= h_i(m_i),    h_i(m) = (1 - exp(-m)) / (1 + exp(-m) + T_i),
 
 where T_i is what the other classes add: at most T⁺ where m >= 0, at least T⁻ where m < 0. h_i grows with m and lies
-above a line k m + e on the margins that are possible, so for any slopes k_i >= 0
+above a linear function k m + e on the margins that are possible, so for any slopes k_i >= 0
 
     mean_i (softmax_y - softmax_c)(x) >= (1/N) Σ k_i (A_i x + d_i) + (1/N) Σ e_i(k_i)    for all x at once,
 
@@ -34,17 +34,17 @@ RATE = 0.05
 
 
 class Others(NamedTuple):
-    """What the other classes add to the denominator, float64 (N, P): T⁺ at most, T⁻ at least."""
+    """Bounds on what the other classes add to the denominator, float64 (N, P): T⁺ from above, T⁻ from below."""
 
-    most: Tensor
-    least: Tensor
+    upper: Tensor
+    lower: Tensor
 
 
 def height(margin: Tensor, others: Others) -> Tensor:
     """h, float64; it is continuous and grows with the margin."""
     ratio = torch.exp(-margin.abs())
     # Where m < 0 both sides of the fraction are multiplied by exp(m).
-    rest = torch.where(margin >= 0, others.most, others.least * ratio)
+    rest = torch.where(margin >= 0, others.upper, others.lower * ratio)
     return margin.sign() * (1 - ratio) / (1 + ratio + rest)
 
 
@@ -55,7 +55,7 @@ def offset_of(slope: Tensor, low: Tensor, high: Tensor, others: Others) -> Tenso
     k t² + (2 k (1 + T) - 2 - T) t + k (1 + T)² = 0; at the larger root h - k m has its minimum. So it is smallest
     there, at an end, or at 0.
     """
-    one = 1 + others.least
+    one = 1 + others.lower
     middle = (1 + one) / 2 - slope * one
     root = (middle.square() - (slope * one).square()).clamp(min=0).sqrt()
     # Where the minimum lies does not matter to the slope of its value, and a root has no slope at 0.
@@ -81,24 +81,25 @@ def joint_values(functions: LinearFunction, margins: Tensor, others: Others, box
     # A function may fall below what is known of the margin, but h of what is known holds all the same.
     high = torch.maximum(margins, functions.offset - concretize(-coefficients.transpose(0, 1), exact).T)
 
-    def together(slopes: Tensor, each: Tensor) -> Tensor:
+    def weighted_sum(slopes: Tensor, each: Tensor) -> Tensor:
         return torch.einsum("np,np...->p...", slopes, each)[:, None]
 
     def total(slopes: Tensor) -> Tensor:
         constants = slopes * functions.offset + offset_of(slopes, margins, high, others)
-        return concretize(together(slopes, coefficients), exact)[:, 0] + constants.sum(0)
+        return concretize(weighted_sum(slopes, coefficients), exact)[:, 0] + constants.sum(0)
 
     start = Freedom({"slopes": torch.zeros_like(margins)}, RATE, top=None)
     (found,) = climb(lambda groups: total(groups[0]["slopes"]).sum(), [start], steps)
     slopes = found["slopes"]
-    # What float64 loses: in h, whose size is at most 1, in its lines, and in the sums over networks and inputs.
+    # What float64 loses: in h, whose magnitude is at most 1, in the linear functions below it, and in the sums over
+    # networks and inputs.
     lost = relative_error(margins[..., None], high[..., None]).squeeze(-1) + len(margins) * 2.0**-50
     lost = lost + slopes * (functions.offset.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
     # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not, nor how far
     # rounding may have moved an input out of its ball, which ``concretize`` leaves out in exact arithmetic.
     off = (exact.center.abs() + exact.radius) * 2.0**-38
     off = off if exact.ball is None else off + exact.ball.slack * (1 + 2.0**-38)
-    return (total(slopes) - lost.sum(0) - dot(together(slopes, coefficients.abs()), off)[:, 0]) / len(margins)
+    return (total(slopes) - lost.sum(0) - dot(weighted_sum(slopes, coefficients.abs()), off)[:, 0]) / len(margins)
 
 
 def _double(box: Box) -> Box:

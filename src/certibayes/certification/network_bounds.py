@@ -27,7 +27,7 @@ INTERMEDIATES = ("ibp", "crown")
 """What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
 
 MEMORY = 2 * 2**30
-"""Bytes that linear bounds may take, unless told otherwise."""
+"""Bytes that linear bounds may take by default."""
 
 SHARE_COPIES = 24
 """Tensors as large as the shares of planes that are held at once: gradients, moments, products with weights."""
@@ -205,10 +205,10 @@ def intermediate_boxes(
 def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = "crown") -> int:
     """How many points at once keep linear bounds on so many quantities of each within ``memory`` bytes."""
     graph = predictor.graph
-    sizes = [torch.Size(shape).numel() for shape in (graph.input_shape, *(node.shape for node in graph.nodes))]
+    counts = [torch.Size(shape).numel() for shape in (graph.input_shape, *(node.shape for node in graph.nodes))]
     # Coefficients of two layers at a time, and what the relaxation makes of them; an ascent keeps those of all layers,
     # and slopes with their gradients and moments.
-    numbers = 10 * sum(sizes) if bounds in ("alpha-crown", "hull") else 6 * max(sizes)
+    numbers = 10 * sum(counts) if bounds in ("alpha-crown", "hull") else 6 * max(counts)
     if bounds == "hull":
         numbers += SHARE_COPIES * sum(
             min(MOST_PLANES, *layer.shape) * int(layer.weights(predictor.samples)["weight"].shape[-1])

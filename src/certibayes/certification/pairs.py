@@ -1,4 +1,4 @@
-"""Pairs of point and rival that bounds leave open: searches in every network, and what all networks know together."""
+"""Pairs of point and rival that bounds leave open: searches in every network, and what is known of all networks."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def search_in(problem: Problem, pairs: Pairs, network: int, which: Tensor) -> Se
     labels, rivals = problem.labels[pairs.point[which]], pairs.rival[which]
     specification = margin_coefficients(graph, labels, rivals, predictor.dtype)[:, None]
     params = pick(predictor.samples, network)
-    # Once a point: all of its rivals share the boxes of the layers, which are most of what a search holds.
+    # Once per point: all of its rivals share the boxes of the layers, which are most of what a search holds.
     points, point = pairs.point[which].unique(return_inverse=True)
     with direct_sums():
         boxes, _ = intermediate_boxes(

@@ -8,7 +8,7 @@ that belongs to the robust Gaussian likelihood (Remark 1 of Wicker et al., 2021)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from certibayes.errors import InvalidInput
 from certibayes.prediction import RegressionPredictor
 from certibayes.regions import Domain, as_radius
 from certibayes.support.checks import inputs_of, require_count
+from certibayes.support.progress import Report, reporting
 
 
 def certify_regression(  # noqa: PLR0913 - public
@@ -34,12 +35,12 @@ def certify_regression(  # noqa: PLR0913 - public
     eps: float | Tensor,
     norm: str = "linf",
     tolerance: float | None = None,
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     method: str | Method = "auto",
     rounding: str = "outward",
     batch_size: int = 500,
     memory: int = MEMORY,
-    progress: Callable[[int, int], None] | None = None,
+    progress: bool | Report = False,
 ) -> RegressionCertificate:
     """Bound the predictive mean, and the outputs of every network, over all inputs within ``eps`` of a point.
 
@@ -50,12 +51,14 @@ def certify_regression(  # noqa: PLR0913 - public
         eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value; see ``certify``.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         tolerance: deviation up to which a point is certified.
-        domain: smallest and largest value an input can take; the ball is intersected with it; see ``certify``.
+        domain: smallest and largest value an input can take; the ball is intersected with it. By default the
+            predictor's own; see ``certify``.
         method: see ``certify``; of it count ``bounds`` and ``intermediates``, since there are no classes to compare.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: points bounded at once.
         memory: see ``certify``.
-        progress: called with (points done, all points).
+        progress: True shows a bar on standard error, False nothing; a function is called with (points done, all
+            points).
 
     Raises:
         InvalidInput: the points, targets or settings cannot be used.
@@ -73,16 +76,17 @@ def certify_regression(  # noqa: PLR0913 - public
     outward = by_name(rounding, predictor.dtype).outward
     nothing = torch.zeros(0, predictor.classes, dtype=torch.float64, device=predictor.device)
     predicted, ends = [nothing.to(predictor.dtype)], [(nothing,) * 4]
-    for start in range(0, len(region), batch_size):
-        part = region.take(slice(start, start + batch_size))
-        read = part.to(predictor.dtype)
-        box = part.outward_box(predictor.dtype) if outward else read.ideal_box()
-        lower, upper = logit_bounds(predictor, box, rounding, chosen.bounds, chosen.intermediates, memory)
-        ends.append((*_mean_bounds(lower, upper, predictor.dtype if outward else None), lower.amin(0), upper.amax(0)))
-        with torch.no_grad():
-            predicted.append(predictor(read.center))
-        if progress is not None:
-            progress(sum(map(len, predicted)), len(region))
+    with reporting(progress, "bounding") as report:
+        for start in range(0, len(region), batch_size):
+            part = region.take(slice(start, start + batch_size))
+            read = part.to(predictor.dtype)
+            box = part.outward_box(predictor.dtype) if outward else read.ideal_box()
+            lower, upper = logit_bounds(predictor, box, rounding, chosen.bounds, chosen.intermediates, memory)
+            mean = _mean_bounds(lower, upper, predictor.dtype if outward else None)
+            ends.append((*mean, lower.amin(0), upper.amax(0)))
+            with torch.no_grad():
+                predicted.append(predictor(read.center))
+            report(start + len(part), len(region))
     prediction = torch.cat(predicted)
     lowest, highest, network_lowest, network_highest = (torch.cat(column) for column in zip(*ends, strict=True))
     unbounded = (~torch.isfinite(highest - lowest)).any(-1).nonzero().flatten().tolist()

@@ -48,7 +48,7 @@ def pairwise_values(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
     """
     is_label = _is_label(labels, lower.shape[-1])
     own = lower.masked_fill(~is_label, -torch.inf).amax(-1, keepdim=True)
-    # Exponents are taken relative to the larger of y and c, so that neither can vanish beside a third class.
+    # Exponents are taken relative to the larger of y and c, so that neither can underflow beside a third class.
     lead, gap = torch.maximum(own, upper), own - upper
     others = torch.where(
         gap >= 0,
@@ -57,7 +57,7 @@ def pairwise_values(lower: Tensor, upper: Tensor, labels: Tensor) -> Tensor:
     )
     ratio = torch.exp(-gap.abs())
     smallest = gap.sign() * (1 - ratio) / (1 + ratio + torch.exp(others - lead))
-    # What the exponents lose: at most 1, the size of a difference of probabilities, times their relative error.
+    # What the exponents lose: at most 1, the magnitude of a difference of probabilities, times their relative error.
     return (smallest - 2 * relative_error(lower, upper)).masked_fill(is_label, torch.inf)
 
 

@@ -10,44 +10,47 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from certibayes._version import __version__
 from certibayes.certificates import Certificate, Provenance, reading
-from certibayes.certification.certify import certify, require_predictor
+from certibayes.certification.certify import advice, certify, require_predictor
 from certibayes.certification.methods import Method, as_method
+from certibayes.certification.network_bounds import MEMORY
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.prediction import Predictor
-from certibayes.regions import Domain, as_domain, as_radius, take_domain
+from certibayes.regions import Domain, as_radius, resolve_domain, take_domain
 from certibayes.support.checks import inputs_of, labels_of, require_count
 from certibayes.support.files import read_tensors, tensor_digest, write_atomically, write_tensors
+from certibayes.support.progress import Report, reporting
 
 DESCRIPTION = "shards.json"
 KIND = "certificate shard"
 
-LEAST_SHARE = 1e-3
-"""Seconds of a budget for a shard, also where earlier ones took more than theirs."""
+MIN_SECONDS = 1e-3
+"""What a shard has of the budget, at least, where earlier ones took more than theirs."""
 
 
 def certify_in_shards(  # noqa: PLR0913 - public
     predictor: Predictor,
     x: Tensor,
     y: Tensor | None,
-    directory: Path,
+    directory: Path | str,
     *,
     eps: float,
     norm: str = "linf",
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     method: str | Method = "auto",
     shard: int = 500,
-    progress: Callable[[int, int], None] | None = None,
-    **settings: Any,
+    rounding: str = "outward",
+    batch_size: int = 500,
+    memory: int = MEMORY,
+    progress: bool | Report = False,
 ) -> Certificate:
     """Certify points shard by shard, keeping every finished shard in ``directory``.
 
@@ -60,12 +63,15 @@ def certify_in_shards(  # noqa: PLR0913 - public
         directory: made if it is missing; otherwise empty, or of an earlier call with the same arguments.
         eps: see ``certify``; here the same for all points.
         norm: see ``certify``.
-        domain: see ``certify``.
-        method: see ``certify``; a budget is for all shards together. Each has its share of what those before it left,
-            also over several calls, so how far a shard came depends on the machine; what it proved or broke does not.
+        domain: see ``certify``; by default the predictor's own.
+        method: see ``certify``; a budget is for all shards. Each has its fraction of what those before it left, also
+            over several calls, so how far a shard came depends on the machine; what it proved or broke does not.
         shard: points per shard.
-        progress: called with (points done, all points).
-        **settings: further arguments of ``certify``.
+        rounding: see ``certify``.
+        batch_size: points bounded at once.
+        memory: see ``certify``.
+        progress: True shows a bar on standard error, False nothing; a function is called with (points done, all
+            points).
 
     Raises:
         InvalidInput: the points, labels or settings cannot be used.
@@ -75,7 +81,8 @@ def certify_in_shards(  # noqa: PLR0913 - public
     chosen = as_method(method)
     require_predictor(predictor)
     require_count(shard, "shard")
-    x, domain, radius = inputs_of(x, "the points"), as_domain(domain), as_radius(eps)
+    directory, x, radius = Path(directory), inputs_of(x, "the points"), as_radius(eps)
+    domain = resolve_domain(domain, predictor)
     if len(x) == 0:
         raise InvalidInput("there are no points to certify.")
     if isinstance(radius, Tensor):
@@ -83,34 +90,39 @@ def certify_in_shards(  # noqa: PLR0913 - public
             f"shards have one radius for all points, a number; got radii of shape {tuple(radius.shape)}."
         )
     y = None if y is None else labels_of(y, predictor.classes, len(x))
-    settings = {"eps": radius, "norm": norm, **settings}
+    settings: dict[str, Any] = {"eps": radius, "norm": norm, "rounding": rounding, "memory": memory}
     how = {"method": chosen.name, **{key: value for key, value in asdict(chosen).items() if value is not None}}
     about = _description(predictor, x, y, shard, {**settings, **how, "domain": domain})
     _require_own(directory, about)
     parts: list[Certificate] = []
-    for index, start in enumerate(range(0, len(x), shard)):
-        file = directory / f"shard-{index:05d}.safetensors"
-        found = _read(file, about, index, domain)
-        if found is None:
-            end = min(start + shard, len(x))
-            labels = None if y is None else y[start:end]
-            moved = None if progress is None else _shifted(progress, start, len(x))
-            shared = _with_share(chosen, parts, (end - start) / (len(x) - start))
-            own = take_domain(domain, slice(start, end))
-            found = certify(predictor, x[start:end], labels, domain=own, method=shared, progress=moved, **settings)
-            # Those of all points, as the certificates of all shards will be one.
-            found = replace(found, domain=domain, harder=chosen.harder)
-            # Only now: settings that cannot be used must not claim the directory.
-            write_atomically(directory / DESCRIPTION, (json.dumps(about, indent=2) + "\n").encode())
-            _write(file, found, about, index)
-        parts.append(found)
-        if progress is not None:
-            progress(start + len(found), len(x))
+    with reporting(progress, "certifying") as report:
+        for index, start in enumerate(range(0, len(x), shard)):
+            file = directory / f"shard-{index:05d}.safetensors"
+            found = _read(file, about, index, domain)
+            if found is None:
+                end = min(start + shard, len(x))
+                labels = None if y is None else y[start:end]
+                own = take_domain(domain, slice(start, end))
+                found = certify(
+                    predictor, x[start:end], labels,
+                    domain=own,
+                    method=_with_remaining_time(chosen, parts, (end - start) / (len(x) - start)),
+                    batch_size=batch_size,
+                    progress=_shifted(report, start, len(x)),
+                    **settings,
+                )  # fmt: skip
+                # Those of all points, as the certificates of all shards will be one.
+                found = replace(found, domain=domain, harder=advice(chosen, x, domain))
+                # Only now: settings that cannot be used must not claim the directory.
+                write_atomically(directory / DESCRIPTION, (json.dumps(about, indent=2) + "\n").encode())
+                _write(file, found, about, index)
+            parts.append(found)
+            report(start + len(found), len(x))
     return join(parts, inputs_digest=about["points"])
 
 
 def join(parts: list[Certificate], inputs_digest: str) -> Certificate:
-    """Put certificates of consecutive points together.
+    """Join certificates of consecutive points.
 
     Args:
         parts: they differ in their points only.
@@ -128,22 +140,22 @@ def join(parts: list[Certificate], inputs_digest: str) -> Certificate:
     joined: dict[str, Any] = {"provenance": provenance, "spent": spent, "reasons": reasons}
     for part in parts:
         if replace(part.provenance, inputs_digest=inputs_digest) != provenance:
-            raise InvalidInput("certificates that differ in their provenance cannot be put together.")
+            raise InvalidInput("certificates that differ in their provenance cannot be joined.")
     for name in (field.name for field in fields(Certificate) if field.name not in joined):
         values = [getattr(part, name) for part in parts]
         if isinstance(values[0], Tensor) and values[0].dim() > 0 and len(values[0]) == len(first):
             joined[name] = torch.cat([value.cpu() for value in values])
         elif any(not _same(value, values[0]) for value in values):
-            raise InvalidInput(f"certificates that differ in {name} cannot be put together.")
+            raise InvalidInput(f"certificates that differ in {name} cannot be joined.")
     return replace(first, **joined)
 
 
-def _with_share(method: Method, finished: list[Certificate], fraction: float) -> Method:
+def _with_remaining_time(method: Method, finished: list[Certificate], fraction: float) -> Method:
     """Return the method with a fraction of the seconds that finished shards have left."""
     if method.seconds is None:
         return method
     left = method.seconds - sum(part.spent or 0.0 for part in finished)
-    return method.with_seconds(max(left * fraction, LEAST_SHARE))
+    return method.with_seconds(max(left * fraction, MIN_SECONDS))
 
 
 def _description(
@@ -157,7 +169,7 @@ def _description(
         "count": len(x),
         "shard": shard,
         "version": __version__,
-        **{key: _plain(value) for key, value in settings.items() if key != "batch_size"},
+        **{key: _plain(value) for key, value in settings.items()},
     }
     return dict(json.loads(json.dumps(about)))
 
@@ -230,8 +242,8 @@ def _read(file: Path, about: dict[str, Any], index: int, domain: Domain) -> Cert
     return part
 
 
-def _shifted(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
-    return lambda done, _: progress(before + done, total)
+def _shifted(report: Report, before: int, total: int) -> Report:
+    return lambda done, _: report(before + done, total)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -25,11 +25,11 @@ def sum_of_others(terms: Tensor) -> Tensor:
 def log_sum_of_others(logits: Tensor) -> Tensor:
     """For each entry of the last dimension, log of the sum of the exponentials of all others; -inf if there are none.
 
-    Entries may be -inf, standing for classes that are left out.
+    Entries of classes that are left out are -inf.
     """
     peak, top = logits.max(-1, keepdim=True)
     peak = peak.clamp(min=torch.finfo(logits.dtype).min)
-    # Beside the largest entry the rest may vanish, so for it the rest is summed on a scale of its own.
+    # Beside the largest entry the rest may underflow, so for it the rest is summed on a scale of its own.
     is_top = torch.arange(logits.shape[-1], device=logits.device) == top
     beside_top = torch.logsumexp(logits.masked_fill(is_top, -torch.inf), -1, keepdim=True)
     return torch.where(is_top, beside_top, sum_of_others(torch.exp(logits - peak)).log() + peak)
@@ -38,10 +38,10 @@ def log_sum_of_others(logits: Tensor) -> Tensor:
 def relative_error(lower: Tensor, upper: Tensor) -> Tensor:
     """Bound (..., 1) the relative error of what is computed from exponentials of logits by sums and one division.
 
-    An exponent of size z is off by z 2⁻⁵³, and each of the C terms rounds.
+    An exponent of magnitude z is off by z 2⁻⁵³, and each of the C terms rounds.
     """
-    size = torch.maximum(lower.abs(), upper.abs()).amax(-1, keepdim=True)
-    return (4 * size + 4 * lower.shape[-1] + 16) * 2.0**-50
+    magnitude = torch.maximum(lower.abs(), upper.abs()).amax(-1, keepdim=True)
+    return (4 * magnitude + 4 * lower.shape[-1] + 16) * 2.0**-50
 
 
 def probability_bounds(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:

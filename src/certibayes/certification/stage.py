@@ -36,7 +36,7 @@ class Budgeted:
 
 @dataclass(frozen=True)
 class WhereSupported:
-    """A stage that is passed over for networks with a layer that its bounds have no rule for, a user's own say."""
+    """A stage that is skipped for networks with a layer that its bounds have no rule for, such as a user's own."""
 
     stage: Stage
 
@@ -53,7 +53,7 @@ class InParts:
     """Stages that hold much of every point at once: open points go through them in parts that memory can hold.
 
     What is held of a part takes no more than half of the memory, so that the rest is left for the work itself; it is
-    dropped when the next part begins. Each part has its share of the time.
+    dropped when the next part begins. Each part has its fraction of the time.
 
     Attributes:
         stages: what every part goes through.
@@ -72,7 +72,7 @@ class InParts:
         held = bytes_held(problem.predictor, int(wanted.sum(-1).max()))
         left = len(points)
         for part in points.split(max(1, problem.memory // 2 // held)):
-            found = run(self.stages, problem.take(part), state.take(part), clock.share(len(part), left))
+            found = run(self.stages, problem.take(part), state.take(part), clock.part(len(part), left))
             state = state.put(part, found)
             left -= len(part)
         return state

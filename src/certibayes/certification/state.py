@@ -151,7 +151,7 @@ class State:
         """Take in lower bounds on the mean differences of some points, (P, C)."""
         joint = torch.maximum(self.joint[points], bounds.masked_fill(self.unbounded[points, None], -torch.inf))
         state = replace(self, joint=self.joint.index_copy(0, points, joint))
-        # They travel along: the logits are the same, and to bound softmax again takes a while.
+        # Carried over: the logits are the same, and bounding softmax again takes a while.
         state.__dict__["probabilities"] = self.probabilities
         return state
 

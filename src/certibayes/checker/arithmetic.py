@@ -25,7 +25,7 @@ class Interval(NamedTuple):
     upper: Array
 
     @property
-    def size(self) -> Array:
+    def magnitude(self) -> Array:
         """Largest absolute value."""
         return np.maximum(np.abs(self.lower), np.abs(self.upper))
 
@@ -42,20 +42,22 @@ class Program:
     unit: float
     tiny: float
 
-    def widen(self, lower: Array, upper: Array, size: Array, roundings: int, factors: float | Array = 0.0) -> Interval:
+    def widen(
+        self, lower: Array, upper: Array, magnitude: Array, roundings: int, factors: float | Array = 0.0
+    ) -> Interval:
         """Enclose what the program computes where the exact result lies in [lower, upper], as computed here.
 
         Args:
             lower: lower end, up to our own rounding.
             upper: upper end.
-            size: the sum of the sizes of all terms.
+            magnitude: the sum of the magnitudes of all terms.
             roundings: how many roundings a term meets in the program; here it may be twice as many and 8 more.
             factors: a bound on the sum of the factors that an underflowed value may be multiplied by.
         """
         relative = gamma(roundings, self.unit) + gamma(2 * roundings + 8, OWN_UNIT)
-        # 1.001 pays for the rounding of size and of this line.
-        error = 1.001 * (relative * size + 4.0 * self.tiny * (roundings + 8) * (1.0 + factors))
-        error = np.where(size <= LIMIT, error, np.nan)
+        # 1.001 covers the rounding of magnitude and of this expression.
+        error = 1.001 * (relative * magnitude + 4.0 * self.tiny * (roundings + 8) * (1.0 + factors))
+        error = np.where(magnitude <= LIMIT, error, np.nan)
         return Interval(np.nextafter(lower - error, -np.inf), np.nextafter(upper + error, np.inf))
 
 

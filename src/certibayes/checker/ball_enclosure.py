@@ -38,20 +38,20 @@ def within_ball(
 ) -> Interval:
     """Cut an affine layer's interval to W c + b ± (ρ ||W s||_q + |W| e), where 1/p + 1/q = 1 (Hölder)."""
     weight, linear = weights["weight"], isinstance(node.operation, ops.Linear)
-    widths = ball.scale.reshape(-1, ball.scale.shape[-1]).max(0) if linear else ball.scale.max((0, 2, 3))
+    scales = ball.scale.reshape(-1, ball.scale.shape[-1]).max(0) if linear else ball.scale.max((0, 2, 3))
     groups = 1 if linear else node.operation.groups  # type: ignore[attr-defined]
-    per_row = np.repeat(widths.reshape(groups, -1), len(weight) // groups, 0)
+    per_row = np.repeat(scales.reshape(groups, -1), len(weight) // groups, 0)
     rows = np.abs(weight) * per_row.reshape(*per_row.shape, *(1,) * (weight.ndim - 2))
     dual = np.linalg.norm(rows.reshape(len(rows), -1), 2 if ball.power == 2 else np.inf, axis=1) + 1e-150
     dual = dual if linear else dual.reshape(-1, 1, 1)
-    # The layer's own rule pays for rounding, of the sum with c as of one with any other point that is no larger.
-    reach = np.maximum(x.size, np.abs(ball.center))
+    # The layer's own rule accounts for rounding, of the sum with c as of one with any other point that is no larger.
+    reach = np.maximum(x.magnitude, np.abs(ball.center))
     middle = rule(program, node, weights, Interval(ball.center - ball.slack, ball.center + ball.slack))
-    sizes = {role: np.abs(value) for role, value in weights.items()}
-    point = rule(program, node, sizes, Interval(reach, reach))
-    spread = ball.radius.reshape(-1, *(1,) * (output.lower.ndim - 1)) * dual * (1 + 2.0**-30)
-    spread = spread + (point.upper - point.lower)
-    return Interval(np.maximum(output.lower, middle.lower - spread), np.minimum(output.upper, middle.upper + spread))
+    magnitudes = {role: np.abs(value) for role, value in weights.items()}
+    point = rule(program, node, magnitudes, Interval(reach, reach))
+    extent = ball.radius.reshape(-1, *(1,) * (output.lower.ndim - 1)) * dual * (1 + 2.0**-30)
+    extent = extent + (point.upper - point.lower)
+    return Interval(np.maximum(output.lower, middle.lower - extent), np.minimum(output.upper, middle.upper + extent))
 
 
 def moved(rule: Rule, program: Program, node: Node, weights: Weights, x: Interval, ball: Round) -> Round:
@@ -62,7 +62,7 @@ def moved(rule: Rule, program: Program, node: Node, weights: Weights, x: Interva
         )
         return Round(center, ball.radius, ball.power, scale, slack)
     mean, std = (weights[role].reshape(-1, *(1,) * (x.lower.ndim - 2)) for role in ("mean", "std"))
-    reach = np.maximum(x.size, np.abs(ball.center))
+    reach = np.maximum(x.magnitude, np.abs(ball.center))
     ends = (rule(program, node, weights, Interval(end, end)) for end in (reach, -reach))
     lost = np.maximum(*(end.upper - end.lower for end in ends))
     factor = (1 + 2.0**-40) / np.abs(std)

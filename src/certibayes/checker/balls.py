@@ -63,13 +63,13 @@ def box_around(balls: Balls, claim: Claim) -> Interval:
 
 
 def round_balls(balls: Balls, box: Interval, claim: Claim) -> Round | None:
-    """The balls of the claim in l2 or l1; what reading an input rounds is their slack, a unit of its size."""
+    """The balls of the claim in l2 or l1; what reading an input rounds is their slack, a unit of its magnitude."""
     if claim.norm == "linf":
         return None
     x = balls.x
     radius = balls.eps.reshape(len(x), -1).max(1) * (1 + 2.0**-50)
     units = 0.0 if claim.rounding == "ideal" else 4 * claim.program.unit
-    slack = units * np.maximum(box.size, np.abs(x)) + claim.program.tiny
+    slack = units * np.maximum(box.magnitude, np.abs(x)) + claim.program.tiny
     return Round(x, radius, {"l2": 2, "l1": 1}[claim.norm], np.ones_like(x[:1]), slack)
 
 

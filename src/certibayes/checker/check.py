@@ -1,8 +1,8 @@
 """An independent check of a certificate that was written to a file.
 
-``certify`` proves; this room doubts. It shares no code with the bounds and rules it checks: boxes, layers, softmax and
-rules are written again, in float64 and for one network at a time (``checker.enclosure``). For every point that a
-certificate marks it says one of three things:
+``certify`` proves; this room takes nothing on trust. It shares no code with the bounds and rules it checks: boxes,
+layers, softmax and rules are written again, in float64 and for one network at a time (``checker.enclosure``). For every
+point that a certificate marks it says one of three things:
 
 - *confirmed*: the checker's own intervals prove the class;
 - *not confirmed*: they do not, which is no fault of a certificate made with tighter bounds than intervals;
@@ -16,7 +16,7 @@ other points is not checked at all: its digests say so.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,8 @@ from certibayes.checker.mean import as_rounded, mean_bounds, networks_of
 from certibayes.checker.search import flips, tried
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.prediction import Predictor
+from certibayes.support.progress import Report, reporting
+from certibayes.support.tensors import as_tensor
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Check:
 
     Attributes:
         problems: why the file does not belong to the predictor and the points; if there are any, nothing was checked.
-        contradictions: what in the file cannot be true together: its statement and its record, or two of its marks.
+        contradictions: what in the file contradicts itself: its statement and its record, or two of its marks.
         claimed: points that the certificate marks, (B,).
         confirmed: points whose class was proved again, (B,).
         refuted: points it marks for which another class was found, (B,).
@@ -78,6 +80,17 @@ class Check:
         """Whether it holds and nothing is left open: every marked point and all bounds are confirmed."""
         return self.holds and bool((self.confirmed | ~self.claimed).all() and self.bounds_confirmed.all())
 
+    def __repr__(self) -> str:
+        if self.problems:
+            return f"Check(not checked: {'; '.join(self.problems)})"
+        counts = self.counts()
+        refuted = sum(count for name, count in counts.items() if name.endswith("refuted"))
+        return (
+            f"Check({'holds' if self.holds else 'does not hold'}: {counts['confirmed']} of {counts['certified']} "
+            f"certified points and the bounds of {counts['bounds_confirmed']} of {counts['points']} points confirmed, "
+            f"{refuted} claims refuted, {len(self.contradictions)} contradictions)"
+        )
+
     def counts(self) -> dict[str, int]:
         """Count points by what was found."""
         points, claimed = len(self.claimed), int(self.claimed.sum())
@@ -106,18 +119,19 @@ def check_certificate(
     attempts: int = 8,
     seed: int = 0,
     batch_size: int = 50,
-    progress: Callable[[int, int], None] | None = None,
+    progress: bool | Report = False,
 ) -> Check:
     """Check a certificate against the predictor and the points that it should be about.
 
     Args:
         certificate: a certificate, or what ``Certificate.to_json`` or ``read_record`` returns.
         predictor: the one that was certified.
-        x: the points, exactly as they were certified.
+        x: the points (B, ...), exactly as they were certified.
         attempts: random corners, and as many inner points, tried against each claim.
         seed: of the random points.
         batch_size: points checked at once.
-        progress: called with (points done, all points).
+        progress: True shows a bar on standard error, False nothing; a function is called with (points done, all
+            points).
 
     Raises:
         CorruptFile: the record is not a certificate.
@@ -128,15 +142,16 @@ def check_certificate(
     claim = Claim.of(parse(record))
     claimed, attacked = torch.from_numpy(claim.certified), torch.from_numpy(claim.attacked)
     nothing = torch.zeros(len(claim.labels), dtype=torch.bool)
-    points = x.detach().cpu().double().numpy()
+    x = as_tensor(x, "the points").detach()
+    points = x.cpu().double().numpy()
     problems, balls = mismatches(claim, predictor, x), balls_of(claim, points)
     if problems or balls is None:
         return Check(tuple(problems), (), claimed, nothing, nothing, nothing, nothing, nothing, attacked, nothing)
     found = _Findings(predictor, claim, attempts, np.random.default_rng(seed))
-    for start in range(0, len(points), batch_size):
-        found.look_at(slice(start, start + batch_size), balls)
-        if progress is not None:
-            progress(min(start + batch_size, len(points)), len(points))
+    with reporting(progress, "checking") as report:
+        for start in range(0, len(points), batch_size):
+            found.look_at(slice(start, start + batch_size), balls)
+            report(min(start + batch_size, len(points)), len(points))
     # A point that is marked was, by the meaning of the mark, predicted as its label.
     refuted = claim.certified & (found.flipped | (claim.predicted != claim.labels))
     return Check(

@@ -21,7 +21,7 @@ SHOWN = 8
 
 
 def disagreements(claim: Claim, stated: str) -> list[str]:
-    """Return what in a certificate cannot be true together, its statement included.
+    """Return what in a certificate contradicts itself, its statement included.
 
     Args:
         claim: what the record says.

@@ -3,11 +3,11 @@
 This file knows nothing of ``certibayes.bounds``, so that no mistake there can hide here. It is slower and plainer, and
 tells of every value that the network's program may compute, by its own argument:
 
-A term that meets k roundings with unit u on its way into a sum changes by at most γ_k = k u / (1 - k u) of its size,
-whatever the order of the sum. So a layer's result differs from the exact one by at most γ_k times the sum of its
-terms' sizes, and each value that is too small to be held loses at most the smallest normal number, times what it
-is multiplied by. The same holds for the float64 sums of this file with their own unit. Both errors are subtracted from
-the lower end and added to the upper end, which then move one float outwards.
+A term that meets k roundings with unit u on its way into a sum changes by at most γ_k = k u / (1 - k u) of its
+magnitude, whatever the order of the sum. So a layer's result differs from the exact one by at most γ_k times the sum of
+its terms' magnitudes, and each value that is too small to be held loses at most the smallest normal number, times what
+it is multiplied by. The same holds for the float64 sums of this file with their own unit. Both errors are subtracted
+from the lower end and added to the upper end, which then move one float outwards.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def enclose(
             elif around is not None and isinstance(node.operation, (ops.Reshape, ops.Normalize)):
                 balls[node.name] = moved(rule, program, node, weights, values[node.inputs[0]], around)
             # Not left to the end: a bounded activation would make an overflow look harmless. NaN is not <= LIMIT.
-            known &= ((output.size <= LIMIT) & (output.lower <= output.upper)).reshape(len(known), -1).all(1)
+            known &= ((output.magnitude <= LIMIT) & (output.lower <= output.upper)).reshape(len(known), -1).all(1)
             values[node.name] = output
     return values[graph.nodes[-1].name], known
 
@@ -80,13 +80,13 @@ def _hull(a: Array, b: Array) -> tuple[Array, Array]:
 
 def _affine(program: Program, x: Interval, weight: Array, bias: Array | None) -> Interval:
     """Sums over the last dimension: (B, ..., n) times (m, n), plus (m,)."""
-    rising, falling, sizes = np.maximum(weight, 0.0).T, np.minimum(weight, 0.0).T, np.abs(weight).T
+    rising, falling, magnitudes = np.maximum(weight, 0.0).T, np.minimum(weight, 0.0).T, np.abs(weight).T
     lower = x.lower @ rising + x.upper @ falling
     upper = x.upper @ rising + x.lower @ falling
-    size = x.size @ sizes
+    magnitude = x.magnitude @ magnitudes
     if bias is not None:
-        lower, upper, size = lower + bias, upper + bias, size + np.abs(bias)
-    return program.widen(lower, upper, size, weight.shape[1] + 2, sizes.max() + _largest(x.size))
+        lower, upper, magnitude = lower + bias, upper + bias, magnitude + np.abs(bias)
+    return program.widen(lower, upper, magnitude, weight.shape[1] + 2, magnitudes.max() + _largest(x.magnitude))
 
 
 def _linear(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
@@ -146,8 +146,8 @@ def _leaky_relu(program: Program, node: Node, weights: Weights, x: Interval) -> 
     # Piecewise linear: the extremes are at the ends or, if it lies between them, at the kink.
     bent = (x.lower < 0) & (x.upper > 0)
     lower, upper = np.where(bent, np.minimum(lower, 0.0), lower), np.where(bent, np.maximum(upper, 0.0), upper)
-    size = np.maximum(np.abs(lower), np.abs(upper))
-    return program.widen(lower, upper, size, 4, abs(slope) + _largest(x.size))
+    magnitude = np.maximum(np.abs(lower), np.abs(upper))
+    return program.widen(lower, upper, magnitude, 4, abs(slope) + _largest(x.magnitude))
 
 
 def _increasing(function: Callable[[Array], Array]) -> Callable[..., Interval]:
@@ -174,17 +174,17 @@ def _max_pool(program: Program, node: Node, weights: Weights, x: Interval) -> In
 
 
 def _average(program: Program, taps: tuple[Array, Array, Array], divisor: Array | float) -> Interval:
-    """Means of (taps, B, C, H, W); the third array holds sizes."""
+    """Means of (taps, B, C, H, W); the third array holds magnitudes."""
     lower, upper = _hull(taps[0].sum(0) / divisor, taps[1].sum(0) / divisor)
-    size = taps[2].sum(0) / np.abs(divisor)
-    return program.widen(lower, upper, size, len(taps[0]) + 4, 1.0)
+    magnitude = taps[2].sum(0) / np.abs(divisor)
+    return program.widen(lower, upper, magnitude, len(taps[0]) + 4, 1.0)
 
 
 def _avg_pool(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
     pool = node.operation
     assert isinstance(pool, ops.AvgPool2d)
     settings = pool.kernel, pool.stride, pool.padding, (1, 1)
-    lower, upper, size = (_taps(part, node, *settings, 0.0) for part in (x.lower, x.upper, x.size))
+    lower, upper, magnitude = (_taps(part, node, *settings, 0.0) for part in (x.lower, x.upper, x.magnitude))
     divisor: Array | float
     if pool.divisor is not None:
         divisor = float(pool.divisor)
@@ -200,19 +200,19 @@ def _avg_pool(program: Program, node: Node, weights: Weights, x: Interval) -> In
         divisor = np.outer(rows, columns).astype(np.float64)
     else:
         divisor = _taps(np.ones_like(x.lower[:1, :1]), node, *settings, 0.0).sum(0)
-    return _average(program, (lower, upper, size), divisor)
+    return _average(program, (lower, upper, magnitude), divisor)
 
 
 def _adaptive_avg_pool(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
-    heights, widths = (
+    row_ends, column_ends = (
         [(o * extent // count, -(-(o + 1) * extent // count)) for o in range(count)]
         for extent, count in zip(x.lower.shape[2:], node.shape[1:], strict=True)
     )
     lower = np.empty((len(x.lower), *node.shape))
     upper = np.empty_like(lower)
-    for row, (top, bottom) in enumerate(heights):
-        for column, (left, right) in enumerate(widths):
-            parts = (x.lower, x.upper, x.size)
+    for row, (top, bottom) in enumerate(row_ends):
+        for column, (left, right) in enumerate(column_ends):
+            parts = (x.lower, x.upper, x.magnitude)
             taps = [p[:, :, top:bottom, left:right].reshape(*p.shape[:2], -1, 1) for p in parts]
             a, b, c = (np.moveaxis(tap, 2, 0)[..., None] for tap in taps)
             mean = _average(program, (a, b, c), float((bottom - top) * (right - left)))
@@ -233,27 +233,27 @@ def _batch_norm(program: Program, node: Node, weights: Weights, x: Interval) -> 
     bias = _per_channel(weights.get("bias", np.zeros_like(scale)), x)
     lower, upper = _hull((x.lower - mean) * slope + bias, (x.upper - mean) * slope + bias)
     # Programs compute (x - mean) * slope + bias or x * slope + (bias - mean * slope): these terms cover both.
-    size = (x.size + np.abs(mean)) * np.abs(slope) + np.abs(bias)
+    magnitude = (x.magnitude + np.abs(mean)) * np.abs(slope) + np.abs(bias)
     # Nor may (x - mean) * scale overflow before the weight shrinks it; it is also what an underflowed weight meets.
-    before = (x.size + np.abs(mean)) * _per_channel(scale, x)
-    size = np.where(before <= LIMIT, size, np.nan)
-    factors = sum(np.abs(part).max() for part in (slope, mean, weight)) + _largest(x.size) + _largest(before)
-    return program.widen(lower, upper, size, LIBRARY_ROUNDINGS, factors)
+    before = (x.magnitude + np.abs(mean)) * _per_channel(scale, x)
+    magnitude = np.where(before <= LIMIT, magnitude, np.nan)
+    factors = sum(np.abs(part).max() for part in (slope, mean, weight)) + _largest(x.magnitude) + _largest(before)
+    return program.widen(lower, upper, magnitude, LIBRARY_ROUNDINGS, factors)
 
 
 def _scaled(program: Program, lower: Array, upper: Array, factor: Array | float) -> Interval:
     """[lower, upper] times a factor."""
     low, high = _hull(lower * factor, upper * factor)
-    size = np.maximum(np.abs(low), np.abs(high))
+    magnitude = np.maximum(np.abs(low), np.abs(high))
     largest = _largest(np.maximum(np.abs(lower), np.abs(upper)))
-    largest = largest.reshape(-1, *(1,) * (size.ndim - 1))
-    return program.widen(low, high, size, 8, np.abs(factor).max() + largest)
+    largest = largest.reshape(-1, *(1,) * (magnitude.ndim - 1))
+    return program.widen(low, high, magnitude, 8, np.abs(factor).max() + largest)
 
 
 def _usable(constant: Array | float, divisor: bool = False) -> Array:
     """A constant, or NaN where a float32 program could not hold it or its inverse."""
-    size = np.abs(constant)
-    return np.where((size <= LIMIT) & ((size >= 1.0 / LIMIT) | (not divisor)), constant, np.nan)
+    magnitude = np.abs(constant)
+    return np.where((magnitude <= LIMIT) & ((magnitude >= 1.0 / LIMIT) | (not divisor)), constant, np.nan)
 
 
 def _normalize(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
@@ -279,7 +279,7 @@ def _shift(program: Program, node: Node, weights: Weights, x: Interval) -> Inter
     offset = shift.offset_sign * _usable(weights["offset"] if shift.constant is None else shift.constant)
     lower, upper = x if shift.sign > 0 else (-x.upper, -x.lower)
     lower, upper = lower + offset, upper + offset
-    # A constant is itself rounded to the program's precision, so its size counts beside the result's.
+    # A constant is itself rounded to the program's precision, so its magnitude counts beside the result's.
     return program.widen(lower, upper, np.maximum(np.abs(lower), np.abs(upper)) + np.abs(offset), 2)
 
 

@@ -44,8 +44,8 @@ def mean_bounds(
             low, high = softmax_bounds(logits)
             lowest, highest = lowest + low, highest + high
             pairs = pairs + smallest_lead(logits, labels)
-            largest = np.maximum(largest, logits.size.max(1, keepdims=True))
-    # An exponent of size 2 z is off by 2 z units, each sum of n terms by n: four times what all steps add up to.
+            largest = np.maximum(largest, logits.magnitude.max(1, keepdims=True))
+    # An exponent of magnitude 2 z is off by 2 z units, each sum of n terms by n: four times what all steps add up to.
     loss = 2.0**-51 * (4 * largest + 2 * classes + count + 16)
     with np.errstate(all="ignore"):
         loss = np.where(known[:, None] & (loss < 0.5), loss, np.nan)

@@ -44,8 +44,8 @@ def tried(
             flat = np.where(np.arange(flat.shape[1]) == np.abs(flat).argmax(1)[:, None], flat, 0.0)
         order, there = {"l2": 2, "l1": 1}[claim.norm], x.astype(read)
         unit = (flat / (np.linalg.norm(flat, order, axis=1, keepdims=True) + 1e-300)).reshape(x.shape)
-        for share in (0.9, 1 - 2.0**-20, 1 - 2.0**-40):
-            point = np.clip(x + eps * share * unit, low, high).astype(read)
+        for fraction in (0.9, 1 - 2.0**-20, 1 - 2.0**-40):
+            point = np.clip(x + eps * fraction * unit, low, high).astype(read)
             away = (point.astype(np.float64) - x).reshape(len(x), -1)
             near = np.linalg.norm(away, order, axis=1) <= eps.reshape(len(x), -1).min(1) * (1 - 2.0**-40)
             inside = near & ((low <= point) & (point <= high)).reshape(len(x), -1).all(1)

@@ -12,7 +12,7 @@ with values in [0, 1], and concentration inequalities bound E_w[l_c] and E_w[u_c
 
     min_x E_w[ softmax_c f^w(x) ]  >=  E_w[ min_x softmax_c f^w(x) ]  >=  E_w[ l_c(w) ].
 
-A union bound makes all figures of a point hold together; with ``joint``, those of all points. It needs no independence
+A union bound makes all figures of a point hold jointly; with ``joint``, those of all points. It needs no independence
 between classes or points, so one set of draws serves all. Cardelli et al., "Statistical guarantees for the robustness
 of Bayesian neural networks", IJCAI 2019, and Wicker et al., "Probabilistic safety for Bayesian neural networks", UAI
 2020, bound the first quantity.

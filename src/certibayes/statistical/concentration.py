@@ -47,8 +47,8 @@ class Sums(NamedTuple):
     @property
     def variance(self) -> Tensor:
         """Unbiased variance over the draws, never less than the exact one of these numbers."""
-        spread = (self.squares - self.total * self.mean).clamp(min=0.0)
-        return spread / (self.draws - 1) + 8 * summation_slack(self.draws)
+        deviations = (self.squares - self.total * self.mean).clamp(min=0.0)
+        return deviations / (self.draws - 1) + 8 * summation_slack(self.draws)
 
 
 NOTHING = Sums(0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64))
@@ -141,21 +141,21 @@ def hoeffding_tail(mean: Tensor, threshold: float, draws: int) -> Tensor:
 
 
 def samples_needed(
-    margin: float, *, confidence: float = 0.99, method: str = "fresh", statements: int = 1, observed: float = 1.0
+    margin: float, *, confidence: float = 0.99, inequality: str = "fresh", statements: int = 1, observed: float = 1.0
 ) -> int:
     """Return the smallest number N of independent draws that suffices.
 
     Args:
-        margin: see ``method``; in (0, 1].
+        margin: see ``inequality``; in (0, 1].
         confidence: wanted probability of success.
-        method: what is to succeed.
+        inequality: what is to succeed, and by which inequality it is shown.
             ``"fresh"``: a predictor of N fresh weight samples classifies the whole ball as y, where the worst-case
             predictive of y leads that of every rival by ``margin``: (1 - margin²)^(N/2) <= δ in exact arithmetic.
             ``"hoeffding"``: a mean in [0, 1] is known up to ``margin``: sqrt(log(1/δ) / (2 N)) <= margin.
             ``"clopper-pearson"``: if the fraction ``observed`` of the draws succeeds, rounded down to a whole number,
             the probability of success is shown to be at least observed - margin. Every N is tried in turn, since
             rounding makes the bound rise and fall.
-        statements: number of one-sided bounds that must hold together, δ = (1 - confidence) / statements. For
+        statements: number of one-sided bounds that must hold jointly, δ = (1 - confidence) / statements. For
             ``"fresh"`` the C - 1 rivals; for ``robust_probability`` 2, and times the number of points if joint.
         observed: see above.
     """
@@ -163,13 +163,13 @@ def samples_needed(
     require_count(statements, "statements")
     if not 0 < margin <= 1:
         raise InvalidInput(f"margin must lie in (0, 1], got {margin}.")
-    failure = share_of_failure(confidence, statements)
-    if method == "fresh":
+    failure = failure_per_statement(confidence, statements)
+    if inequality == "fresh":
         return _first(lambda n: margin == 1 or n / 2 * math.log1p(-(margin**2)) <= math.log(failure))
-    if method == "hoeffding":
+    if inequality == "hoeffding":
         return _first(lambda n: -math.log(failure) <= 2 * n * margin**2)
-    if method != "clopper-pearson":
-        raise InvalidInput(f'method must be "fresh", "hoeffding" or "clopper-pearson", got {method!r}.')
+    if inequality != "clopper-pearson":
+        raise InvalidInput(f'inequality must be "fresh", "hoeffding" or "clopper-pearson", got {inequality!r}.')
     if not margin <= observed <= 1:
         raise InvalidInput(f"observed must lie between margin and 1, got {observed}.")
     start, step = 1, 1024
@@ -198,6 +198,6 @@ def require_confidence(confidence: float) -> None:
         raise InvalidInput(f"a confidence lies strictly between 0 and 1, got {confidence}.")
 
 
-def share_of_failure(confidence: float, *divisors: int) -> float:
+def failure_per_statement(confidence: float, *divisors: int) -> float:
     """Split 1 - confidence evenly, rounded down; a batch of no points counts as one."""
     return (1.0 - confidence) * (1 - 2.0**-40) / math.prod(max(divisor, 1) for divisor in divisors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,9 +18,8 @@ from certibayes.statistical.trial import Trial
 from certibayes.support.checks import inputs_of, labels_of, require_classes, require_count
 from certibayes.support.devices import find_device
 from certibayes.support.files import tensor_digest
+from certibayes.support.progress import Report, reporting
 from certibayes.support.seeds import derived_seed
-
-Progress = Callable[[int, int], None]
 
 
 class Draws:
@@ -32,7 +31,7 @@ class Draws:
         y: labels (B,).
         batch_size: points bounded at once.
         device: where networks are bounded, by default where the posterior is.
-        progress: called with (draws done, all draws).
+        progress: see ``reporting``; of (draws done, all draws).
     """
 
     def __init__(
@@ -42,7 +41,7 @@ class Draws:
         y: Tensor,
         batch_size: int = 500,
         device: str | torch.device | None = None,
-        progress: Progress | None = None,
+        progress: bool | Report = False,
     ):
         _require_independent(posterior)
         if posterior.task != "classification":
@@ -86,13 +85,13 @@ class Draws:
         ball = {"eps": trial.eps, "norm": trial.norm, "domain": trial.domain, "rounding": trial.rounding}
         settings = trial.provenance.settings
         method = as_method(settings["method"], bounds=settings["bounds"], intermediates=settings["intermediates"])
-        for done in range(trial.samples):
-            network = Predictor(self.posterior.graph, self.posterior.sample(1, generator))
-            if self.device is not None:
-                network = network.to(self.device)
-            yield certify(network, self.x, self.y, batch_size=self.batch_size, method=method, **ball)  # type: ignore[arg-type]
-            if self.progress is not None:
-                self.progress(done + 1, trial.samples)
+        with reporting(self.progress, "drawing") as report:
+            for done in range(trial.samples):
+                network = Predictor(self.posterior.graph, self.posterior.sample(1, generator))
+                if self.device is not None:
+                    network = network.to(self.device)
+                yield certify(network, self.x, self.y, batch_size=self.batch_size, method=method, **ball)  # type: ignore[arg-type]
+                report(done + 1, trial.samples)
 
 
 def _require_independent(posterior: Posterior) -> None:

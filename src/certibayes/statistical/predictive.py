@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,10 +10,11 @@ from torch import Tensor
 from certibayes.certification import Method, Theorem1, as_method
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
-from certibayes.regions import Domain
+from certibayes.regions import Domain, as_radius, resolve_domain
 from certibayes.statistical.concentration import INEQUALITIES, NOTHING
 from certibayes.statistical.draws import Draws
 from certibayes.statistical.results import PredictiveBounds
+from certibayes.support.progress import Report
 
 
 def posterior_predictive_bounds(  # noqa: PLR0913 - public
@@ -23,7 +24,7 @@ def posterior_predictive_bounds(  # noqa: PLR0913 - public
     *,
     eps: float | Tensor,
     norm: str = "linf",
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     samples: int = 500,
     confidence: float = 0.99,
     inequality: str = "bernstein",
@@ -31,7 +32,9 @@ def posterior_predictive_bounds(  # noqa: PLR0913 - public
     seed: int = 0,
     method: str | Method = "theorem1",
     rounding: str = "outward",
-    **options: Any,
+    batch_size: int = 500,
+    device: str | torch.device | None = None,
+    progress: bool | Report = False,
 ) -> PredictiveBounds:
     """Bound the predictive of the posterior itself, E_w[softmax f^w], over the ball.
 
@@ -44,7 +47,7 @@ def posterior_predictive_bounds(  # noqa: PLR0913 - public
         y: labels (B,), chosen before the draws.
         eps: radius; see ``certify``.
         norm: see ``certify``.
-        domain: smallest and largest value an input can take; the ball is intersected with it.
+        domain: see ``certify``; by default the posterior's own, ``posterior.domain``.
         samples: number n of draws.
         confidence: probability that all bounds of a point hold.
         inequality: ``"bernstein"`` or ``"hoeffding"``; Clopper-Pearson bounds are for proportions.
@@ -53,7 +56,9 @@ def posterior_predictive_bounds(  # noqa: PLR0913 - public
         method: see ``certify``; class bounds do not depend on a rule, so of it count ``bounds`` and
             ``intermediates``.
         rounding: see ``certify``.
-        **options: see ``robust_probability``.
+        batch_size: see ``robust_probability``.
+        device: likewise.
+        progress: likewise.
 
     Raises:
         InvalidInput: the posterior's samples are not independent, or a setting cannot be used.
@@ -63,11 +68,12 @@ def posterior_predictive_bounds(  # noqa: PLR0913 - public
             "Clopper-Pearson bounds are for proportions; probabilities between 0 and 1 need inequality='bernstein' or "
             "'hoeffding'."
         )
-    chosen, draws = as_method(method), Draws(posterior, x, y, **options)
+    chosen, draws = as_method(method), Draws(posterior, x, y, batch_size, device, progress)
     # Class bounds do not depend on a rule; theorem1 is the cheapest one.
     trial = draws.trial(
         samples, seed, Theorem1(chosen.bounds, chosen.intermediates),
-        confidence=confidence, inequality=inequality, joint=joint, eps=eps, norm=norm, domain=domain, rounding=rounding,
+        confidence=confidence, inequality=inequality, joint=joint, eps=as_radius(eps), norm=norm,
+        domain=resolve_domain(domain, posterior), rounding=rounding,
     )  # fmt: skip
     labels, low, high, leads = draws.y.cpu(), NOTHING, NOTHING, NOTHING
     for certificate in draws.certificates(trial):

@@ -11,7 +11,12 @@ from torch import Tensor
 
 from certibayes.certificates import reading
 from certibayes.certificates.result import Stated
-from certibayes.statistical.concentration import hoeffding_tail, require_confidence, share_of_failure, summation_slack
+from certibayes.statistical.concentration import (
+    failure_per_statement,
+    hoeffding_tail,
+    require_confidence,
+    summation_slack,
+)
 from certibayes.statistical.trial import Trial
 from certibayes.support.checks import require_count
 
@@ -67,6 +72,10 @@ class RobustProbability(_Result):
             f"{trial.origin_in_words}"
         )
 
+    def __repr__(self) -> str:
+        mean = f"{float(self.lower.mean()):.4g}" if len(self) else "nothing"
+        return f"RobustProbability({len(self)} points, on average at least {mean}, {self.trial.briefly})"
+
 
 @dataclass(frozen=True)
 class PredictiveBounds(_Result):
@@ -112,6 +121,10 @@ class PredictiveBounds(_Result):
             f"{trial.origin_in_words}"
         )
 
+    def __repr__(self) -> str:
+        certified = f"{int(self.certified.sum())} of {len(self)} points certified"
+        return f"PredictiveBounds({certified}, {self.trial.briefly})"
+
     def fresh_predictor(self, samples: int, confidence: float = 0.99) -> FreshPredictorBounds:
         """Carry the bounds over to a predictor with weights that are yet to be drawn.
 
@@ -127,14 +140,14 @@ class PredictiveBounds(_Result):
 
         Args:
             samples: N, of ``posterior.predictor(samples, seed)``; its draws are never those behind these bounds.
-            confidence: wanted probability over the fresh draws; for all points together if these bounds are joint.
+            confidence: wanted probability over the fresh draws; jointly for all points if these bounds are joint.
         """
         require_count(samples, "samples")
         require_confidence(confidence)
         points = len(self) if self.trial.joint else 1
-        allowed = share_of_failure(confidence, 2 * self.lower.shape[-1], points)
+        allowed = failure_per_statement(confidence, 2 * self.lower.shape[-1], points)
         lead = self._lead(samples)
-        # The lead is also more than the predictor's own rounding of a probability; the rest pays for this line.
+        # The lead is also more than the predictor's own rounding of a probability; the rest covers that of this sum.
         radius = math.sqrt(-math.log(allowed) / (2 * samples)) * (1 + 2.0**-40) + lead + summation_slack(samples)
         failure = (hoeffding_tail(self.margins, lead, samples).sum(-1) * (1 + 2.0**-40)).clamp(max=1.0)
         return FreshPredictorBounds(
@@ -142,7 +155,7 @@ class PredictiveBounds(_Result):
             lower=(self.lower - radius).clamp(min=0.0),
             upper=(self.upper + radius).clamp(max=1.0 + lead),
             failure=failure,
-            certified=failure <= share_of_failure(confidence, 1, points),
+            certified=failure <= failure_per_statement(confidence, 1, points),
             samples=samples,
             confidence=confidence,
             trial=self.trial,
@@ -190,11 +203,11 @@ class FreshPredictorBounds(_Result):
     def statement(self) -> str:
         """What was proved, in words."""
         trial = self.trial
-        together = ", for all points together" if trial.joint else ""
+        jointly = ", jointly for all points" if trial.joint else ""
         return (
             f"{trial.confidence_in_words}, the following is true of the posterior. Draw {self.samples} further weight "
             f"samples independently and average their softmax. With probability at least {self.confidence!r} over "
-            f"these fresh draws{together}, its class probabilities at the point and {trial.ball_in_words} lie between "
+            f"these fresh draws{jointly}, its class probabilities at the point and {trial.ball_in_words} lie between "
             "lower and upper; and the probability that it classifies any of them as another class than the point's "
             "label is at most failure. Where certified, that is no more than this confidence leaves. "
             f"Each drawn network was bounded {trial.proof_in_words}. Confidence bounds by {trial.inequality}, "
@@ -202,3 +215,8 @@ class FreshPredictorBounds(_Result):
             "bound). Nothing is said about weight samples that are already fixed; certify them instead. "
             f"{trial.origin_in_words}"
         )
+
+    def __repr__(self) -> str:
+        certified = f"{int(self.certified.sum())} of {len(self)} points certified"
+        draws = f"{self.samples} fresh samples with confidence {self.confidence:g}"
+        return f"FreshPredictorBounds({certified} for {draws}, {self.trial.briefly})"

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
+import torch
 from torch import Tensor
 
 from certibayes.certification import Method, as_method
 from certibayes.posteriors import Posterior
-from certibayes.regions import Domain
+from certibayes.regions import Domain, as_radius, resolve_domain
 from certibayes.statistical.concentration import INEQUALITIES, NOTHING
 from certibayes.statistical.draws import Draws
 from certibayes.statistical.results import RobustProbability
+from certibayes.support.progress import Report
 
 
 def robust_probability(  # noqa: PLR0913 - public
@@ -21,7 +23,7 @@ def robust_probability(  # noqa: PLR0913 - public
     *,
     eps: float | Tensor,
     norm: str = "linf",
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     samples: int = 500,
     confidence: float = 0.99,
     inequality: str = "clopper-pearson",
@@ -29,7 +31,9 @@ def robust_probability(  # noqa: PLR0913 - public
     seed: int = 0,
     method: str | Method = "pairwise",
     rounding: str = "outward",
-    **options: Any,
+    batch_size: int = 500,
+    device: str | torch.device | None = None,
+    progress: bool | Report = False,
 ) -> RobustProbability:
     """Bound the probability that a network drawn from the posterior classifies the whole ball as y.
 
@@ -42,7 +46,7 @@ def robust_probability(  # noqa: PLR0913 - public
         y: labels (B,), chosen before the draws.
         eps: radius; see ``certify``.
         norm: see ``certify``.
-        domain: smallest and largest value an input can take; the ball is intersected with it.
+        domain: see ``certify``; by default the posterior's own, ``posterior.domain``.
         samples: number n of draws.
         confidence: probability that both bounds of a point hold.
         inequality: ``"clopper-pearson"`` (exact), ``"hoeffding"`` or ``"bernstein"``.
@@ -50,16 +54,19 @@ def robust_probability(  # noqa: PLR0913 - public
         seed: of the draws; they differ from those of ``posterior.predictor`` with the same seed.
         method: see ``certify``.
         rounding: see ``certify``.
-        **options: ``batch_size``, the points bounded at once; ``device``, where networks are bounded, by default where
-            the posterior is; ``progress``, called with (draws done, all draws).
+        batch_size: points bounded at once.
+        device: where networks are bounded; by default where the posterior is.
+        progress: True shows a bar on standard error, False nothing; a function is called with (draws done, all
+            draws).
 
     Raises:
         InvalidInput: the posterior's samples are not independent, or a setting cannot be used.
     """
-    draws = Draws(posterior, x, y, **options)
+    draws = Draws(posterior, x, y, batch_size, device, progress)
     trial = draws.trial(
         samples, seed, as_method(method),
-        confidence=confidence, inequality=inequality, joint=joint, eps=eps, norm=norm, domain=domain, rounding=rounding,
+        confidence=confidence, inequality=inequality, joint=joint, eps=as_radius(eps), norm=norm,
+        domain=resolve_domain(domain, posterior), rounding=rounding,
     )  # fmt: skip
     sums = NOTHING
     for certificate in draws.certificates(trial):

@@ -1,4 +1,4 @@
-"""A trial: how networks were drawn and bounded, and what confidence that buys."""
+"""A trial: how networks were drawn and bounded, and what confidence that gives."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from torch import Tensor
 
 from certibayes.certificates import Provenance, reading
 from certibayes.certificates.result import Traced
-from certibayes.certificates.words import ball_in_words, proof_in_words
+from certibayes.certificates.words import ball_in_words, briefly, proof_in_words
 from certibayes.regions import Domain
-from certibayes.statistical.concentration import share_of_failure
+from certibayes.statistical.concentration import failure_per_statement
 
 
 @dataclass(frozen=True)
 class Trial(Traced):
-    """How networks were drawn and bounded, and what confidence that buys.
+    """How networks were drawn and bounded, and what confidence that gives.
 
     Attributes:
         posterior: kind of the posterior.
         confidence: probability, over the draws, that what is stated holds.
-        inequality: by which it is bought.
-        joint: whether it holds for all points together, or for each by itself.
+        inequality: from which it follows.
+        joint: whether it holds for all points jointly, or for each by itself.
         points: number of points.
         eps: radius, or radii, as in a certificate.
         norm: of the distance from a point: ``"linf"``, ``"l2"`` or ``"l1"``.
@@ -45,12 +45,24 @@ class Trial(Traced):
 
     def failure(self, statements: int) -> float:
         """Return the probability with which each of ``statements`` one-sided bounds of a point may fail."""
-        return share_of_failure(self.confidence, statements, self.points if self.joint else 1)
+        return failure_per_statement(self.confidence, statements, self.points if self.joint else 1)
+
+    @property
+    def briefly(self) -> str:
+        """Draws, confidence and ball in a few words, for a repr."""
+        scope = "for all points jointly" if self.joint else "for each point"
+        return (
+            f"{self.samples} draws, confidence {self.confidence:g} {scope}, {briefly(self.eps, self.norm)}, "
+            f"{self.bounds}, {self.inequality}, {self.rounding}"
+        )
+
+    def __repr__(self) -> str:
+        return f"Trial({self.posterior} posterior, {self.points} points, {self.briefly})"
 
     @property
     def confidence_in_words(self) -> str:
         """Over what the confidence is, and for how many points at once."""
-        scope = f"for all {self.points} points together" if self.joint else "for each point by itself"
+        scope = f"jointly for all {self.points} points" if self.joint else "for each point by itself"
         return (
             f"With confidence {self.confidence!r}, {scope}, over {self.samples} independent draws from the "
             f"{self.posterior} posterior with digest sha256:{self.digest[:16]} (seed {self.seed}, which must not have "

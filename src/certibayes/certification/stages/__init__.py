@@ -1,4 +1,4 @@
-"""Stages of certification, one a file: each makes what is known about a batch of points better."""
+"""Stages of certification, one per file: each makes what is known about a batch of points better."""
 
 from certibayes.certification.stages.attack import Attack, AttackFromWorstInputs
 from certibayes.certification.stages.joint import JointBound

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from certibayes.certification.clock import Clock, Ended, equal_share
+from certibayes.certification.clock import Clock, Ended, equal_part
 from certibayes.certification.pairs import Pairs, Searched, search_in
 from certibayes.certification.problem import Problem
 from certibayes.certification.prospects import PROBES, is_hardest, is_out_of_reach
@@ -52,7 +52,7 @@ class Refine:
         for network in range(networks):
             given_up = state.pairs.given_up
             within_reach = ~torch.isin(pairs.point, pairs.point[given_up])
-            ended = equal_share(clock.deadline, networks - network)
+            ended = equal_part(clock.deadline, networks - network)
             state = self._search(problem, state, network, within_reach, self.bounds, ended)
             # One input for all networks may decide still; where it does not, the point's other rivals need nothing.
             state = self._search(problem, state, network, given_up, "crown", ended)
@@ -64,7 +64,7 @@ class Refine:
         before = state.pairs.of_pairs(state.values)
         hardest = is_hardest(before.mean(0), state.pairs.point)
         for network in range(min(PROBES, networks)):
-            state = self._search(problem, state, network, hardest, self.bounds, equal_share(clock.deadline, networks))
+            state = self._search(problem, state, network, hardest, self.bounds, equal_part(clock.deadline, networks))
         pairs = state.pairs
         is_seen = pairs.smallest < torch.inf
         given_up = hardest & is_out_of_reach(before, pairs.of_pairs(state.values), is_seen)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from certibayes.certification.clock import Clock, equal_share
+from certibayes.certification.clock import Clock, equal_part
 from certibayes.certification.problem import Problem
 from certibayes.certification.rules import elided_values
 from certibayes.certification.stages.attack import AttackFromWorstInputs
@@ -40,7 +40,7 @@ class SplitActivations:
                     if not bool(searched.trees.open(wanted).any()):
                         continue
                     goes_on = True
-                    ended = equal_share(clock.deadline, len(state.pairs.searches) - place)
+                    ended = equal_part(clock.deadline, len(state.pairs.searches) - place)
                     with direct_sums():
                         trees = searched.search.advance(searched.trees, wanted, ended)
                     state = with_search(problem, state, searched._replace(trees=trees), place)

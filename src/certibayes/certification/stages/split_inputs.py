@@ -22,10 +22,10 @@ class SplitInputs:
     """Halve boxes until every part is proved; see ``certification.input_split``.
 
     Attributes:
-        share: of the time that is left; what it cannot decide, splitting on activations may.
+        fraction: of the time that is left; what it cannot decide, splitting on activations may.
     """
 
-    share: float = 0.5
+    fraction: float = 0.5
 
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
@@ -34,7 +34,7 @@ class SplitInputs:
         if len(chosen) == 0 or not few or problem.region.norm != "linf":
             return state
         now = time.monotonic()
-        until = now + (clock.deadline - now) * self.share
+        until = now + (clock.deadline - now) * self.fraction
 
         def is_open(parts: Box, whose: Tensor) -> Tensor:
             nonlocal state
@@ -53,6 +53,6 @@ class SplitInputs:
             problem.box.take(chosen), problem.arithmetic, is_open, is_lost, lambda: time.monotonic() > until
         )
         # On each part the mean was above the threshold against every rival; how far above was not kept.
-        least = torch.nextafter(state.joint.new_tensor(state.threshold), state.joint.new_tensor(torch.inf))
-        joint = state.joint[chosen[proved]].clamp(min=float(least))
+        lowest = torch.nextafter(state.joint.new_tensor(state.threshold), state.joint.new_tensor(torch.inf))
+        joint = state.joint[chosen[proved]].clamp(min=float(lowest))
         return replace(state, joint=state.joint.index_copy(0, chosen[proved], joint))
