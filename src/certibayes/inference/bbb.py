@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.adam import Moments, adam_step, zero_moments
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
+from certibayes.support.adam import Moments, adam_step, zero_moments
 
 
 class BBBState(NamedTuple):

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
-from certibayes.inference.adam import Moments, adam_step, zero_moments
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.statistics import has_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import Posterior, Samples
+from certibayes.support.adam import Moments, adam_step, zero_moments
 from certibayes.support.stacks import map_samples
 
 

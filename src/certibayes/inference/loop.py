@@ -111,7 +111,8 @@ class Loop:
         if temperature is not None:
             target = dataclasses.replace(target, temperature=temperature)
             settings = {**settings, "temperature": temperature}
-        generator = torch.Generator(self.device).manual_seed(derived_seed(self.seed, "finalize"))
+        # A seed's purpose is part of its stream: respelled, the same seed would give another posterior.
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self.seed, "finalise"))
         sweep = FullSweep(target, self.source, self.seed)
         posterior = self.algorithm.finalize(target, self.state, sweep, generator)
         posterior.metadata.update(settings, history=self.done.history, versions=versions())

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
+from certibayes.inference.draws import Draws, room_for, with_draw
 from certibayes.inference.statistics import with_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -33,12 +34,11 @@ from certibayes.posteriors import Posterior, Samples
 
 
 class SGHMCState(NamedTuple):
-    """State of SGHMC; samples have a leading dimension."""
+    """State of SGHMC."""
 
     params: dict[str, Tensor]
     momentum: dict[str, Tensor]
-    samples: dict[str, Tensor]
-    kept: Tensor
+    draws: Draws
     step: Tensor
     lr: Tensor
 
@@ -88,9 +88,8 @@ class SGHMC(Algorithm[SGHMCState]):
             )
         like = next(iter(params.values()))
         momentum = {name: torch.zeros_like(p) for name, p in params.items()}
-        samples = {name: p.new_zeros(self.samples, *p.shape) for name, p in params.items()}
-        zero = like.new_zeros(())
-        return SGHMCState(dict(params), momentum, samples, zero, zero, like.new_full((), self.lr))
+        draws = room_for(self.samples, params)
+        return SGHMCState(dict(params), momentum, draws, like.new_zeros(()), like.new_full((), self.lr))
 
     def _cycle(self, target: Target) -> int:
         """Steps of a cycle."""
@@ -131,10 +130,8 @@ class SGHMC(Algorithm[SGHMCState]):
         return (done + 1) * share // sampled > done * share // sampled
 
     def collect(self, target: Target, state: SGHMCState) -> SGHMCState:
-        """Copy the iterate into the next free place."""
-        place = state.kept.long()[None]
-        samples = {name: s.index_copy(0, place, state.params[name][None]) for name, s in state.samples.items()}
-        return state._replace(samples=samples, kept=state.kept + 1)
+        """Keep the iterate."""
+        return state._replace(draws=with_draw(state.draws, state.params))
 
     def mean_params(self, state: SGHMCState) -> dict[str, Tensor]:
         """See the base class: the iterate."""
@@ -142,6 +139,6 @@ class SGHMC(Algorithm[SGHMCState]):
 
     def finalize(self, target: Target, state: SGHMCState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the draws, in order."""
-        stacked = with_statistics(target, state.samples, sweep)
+        stacked = with_statistics(target, state.draws.values, sweep)
         metadata = {"chains": 1, "sampler": {"step_size": float(state.lr)}}
         return Samples(target.network(), stacked, metadata=metadata)
