@@ -49,7 +49,7 @@ class TestFrozen:
     def test_the_posterior_says_so(self, algorithm, likelihood):
         posterior = fitted(algorithm, likelihood)
         assert posterior.metadata["frozen"] == list(BODY)
-        assert "3 parameters, 3 frozen" in repr(posterior)
+        assert "in 3 tensors, 3 more frozen" in repr(posterior)
 
     def test_they_survive_the_disk(self, algorithm, likelihood, tmp_path):
         posterior = fitted(algorithm, likelihood)

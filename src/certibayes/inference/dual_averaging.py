@@ -2,7 +2,8 @@
 
 With the mean acceptance a_t of the t-th trajectory, the wanted one a*, γ = 0.05, t₀ = 10 and κ = 0.75,
 
-    e ← e + (a* - a_t - e) / (t + t₀),        log x = log 10 - sqrt(t) / γ e,        log x̄ ← log x̄ + t^-κ (log x - log x̄).
+    e ← e + (a* - a_t - e) / (t + t₀),
+    log x = log 10 - sqrt(t) / γ e,        log x̄ ← log x̄ + t^-κ (log x - log x̄).
 
 x multiplies the step size while it is adapted, x̄ afterwards. (The paper shrinks towards ten times the first step size,
 since too small a step costs more than too large a one.)

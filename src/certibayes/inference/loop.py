@@ -26,6 +26,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.posteriors import Posterior, versions
 from certibayes.support.checks import require_finite
+from certibayes.support.progress import Report
 from certibayes.support.seeds import derived_seed
 
 Callback = Callable[[dict[str, float]], None]
@@ -93,14 +94,14 @@ class Loop:
         self.fixed_noise: Noise | None = None
         self.saved = time.monotonic()
 
-    def train(self, params: dict[str, Tensor], resume: bool, shown: bool, title: str) -> None:
+    def train(self, params: dict[str, Tensor], resume: bool, progress: bool | Report, title: str) -> None:
         """Make all steps that are still to be made."""
         self.state = self.algorithm.init(self.target, params, self.generators["algorithm"])
         if self._has_checkpoint():
             self._restore(resume)
         elif has_statistics(self.target.graph) and self.total:
             self._refresh()
-        with TrainingDisplay(title, self.total, self.done.step, shown) as display, StopRequest() as stop:
+        with TrainingDisplay(title, self.total, self.done.step, progress) as display, StopRequest() as stop:
             while self.done.step < self.total:
                 self._epoch(display, stop)
         self._save()

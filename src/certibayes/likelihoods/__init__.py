@@ -4,6 +4,7 @@ from certibayes.likelihoods.adversary import CROWNIBP, IBP, PGD, Adversary
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, per_example_gradients
 from certibayes.likelihoods.categorical import Categorical, RobustCategorical
 from certibayes.likelihoods.gaussian import RobustGaussian
+from certibayes.likelihoods.names import as_likelihood
 from certibayes.likelihoods.radius import (
     Exponential,
     LinearRamp,
@@ -31,5 +32,6 @@ __all__ = [
     "RobustCategorical",
     "RobustGaussian",
     "TwoPoint",
+    "as_likelihood",
     "per_example_gradients",
 ]

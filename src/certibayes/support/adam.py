@@ -2,10 +2,10 @@
 
     m ← β₁ m + (1 - β₁) g,        v ← β₂ v + (1 - β₂) g²,        w ← w - lr m / (1 - β₁ᵗ) / (sqrt(v / (1 - β₂ᵗ)) + e)
 
-Training keeps its states, so ``adam_step`` changes nothing that it was given, and takes step and rate as tensors. Bounds
-are raised by thousands of short ascents, whose moments nobody else holds: ``adam_direction`` overwrites them, and its
-step is known on the host. The two round differently, so neither can replace the other without changing results in
-their last bits.
+Training keeps its states, so ``adam_step`` changes nothing that it was given, and takes step and rate as tensors.
+Bounds are raised by thousands of short ascents, whose moments nobody else holds: ``adam_direction`` overwrites them,
+and its step is known on the host. The two round differently, so neither can replace the other without changing results
+in their last bits.
 """
 
 from __future__ import annotations
