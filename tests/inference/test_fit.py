@@ -150,8 +150,8 @@ class TestDomain:
         assert fit(wide, train=data_set()).domain == (-1.0, 2.0)
 
     def test_where_that_has_none_it_is_the_data_sets(self):
-        free = cb.RobustCategorical(cb.TwoPoint(0.1), domain=None)
-        assert fit(free, train=data_set((0.0, 3.0))).domain == (0.0, 3.0)
+        boundless = cb.RobustCategorical(cb.TwoPoint(0.1), domain=None)
+        assert fit(boundless, train=data_set((0.0, 3.0))).domain == (0.0, 3.0)
 
     def test_otherwise_there_is_none(self):
         assert fit().domain is fit(train=data_set(None)).domain is None
@@ -214,7 +214,7 @@ class TestValidation:
             held += not differ(clean, other)
         assert held == 6
 
-    def test_a_pair_is_judged_by_the_likelihood_at_the_full_radius(self):
+    def test_a_pair_is_evaluated_by_the_likelihood_at_the_full_radius(self):
         likelihood = LIKELIHOODS["ibp"]
         posterior = fit(likelihood, validation=(inputs(), classes()))
         network_, batch = trace(network(), inputs()), cb.likelihoods.Batch(inputs(), classes())
@@ -313,9 +313,9 @@ class TestRecords:
 
 class TestStart:
     def test_it_is_told_once_whatever_follows(self):
-        told = []
-        fit(algorithm=ALGORITHMS["vogn"], temperature=(1.0, 0.1), on_start=lambda: told.append("start"))
-        assert told == ["start"]
+        calls = []
+        fit(algorithm=ALGORITHMS["vogn"], temperature=(1.0, 0.1), on_start=lambda: calls.append("start"))
+        assert calls == ["start"]
 
     @pytest.mark.parametrize(
         "wrong",
@@ -333,7 +333,7 @@ class TestStart:
     )
     def test_it_is_not_told_where_settings_are_wrong(self, wrong):
         with pytest.raises(InvalidInput):
-            fit(**wrong, on_start=lambda: pytest.fail("it was told"))
+            fit(**wrong, on_start=lambda: pytest.fail("on_start was called"))
 
 
 class TestNothingElseChanges:

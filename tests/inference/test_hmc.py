@@ -198,9 +198,9 @@ class TestAdaptation:
         """Draws kept while the step still depends on the past would not be from the posterior."""
         algorithm = cb.HMC(lr=0.02, leapfrog=2, burn_in=6, chains=2)
         posterior = fit_linear(algorithm, problem(50), epochs=10)
-        sizes = [record["step_size"] for record in posterior.metadata["history"]]
-        assert len(set(sizes[:6])) == 6
-        assert set(sizes[6:]) == {posterior.metadata["sampler"]["step_size"]}
+        used = [record["step_size"] for record in posterior.metadata["history"]]
+        assert len(set(used[:6])) == 6
+        assert set(used[6:]) == {posterior.metadata["sampler"]["step_size"]}
 
     def test_without_a_target_the_step_is_what_was_asked_for(self):
         algorithm = cb.HMC(lr=0.02, leapfrog=2, burn_in=3, target_acceptance=None)

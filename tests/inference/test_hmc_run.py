@@ -187,14 +187,14 @@ class TestTheStart:
         for name, p in params.items():
             assert torch.equal(state.position.params[name], p.expand(3, *p.shape))
 
-    def test_prior_starts_chains_apart_with_the_priors_spread(self):
+    def test_prior_starts_chains_apart_with_the_priors_variance(self):
         target, params, _ = target_for(LIKELIHOODS["standard"])
         algorithm = cb.HMC(chains=4000, burn_in=0, initial="prior")
         state = algorithm.init(target, params, torch.Generator().manual_seed(0))
         for name, p in state.position.params.items():
-            drawn, width = p.flatten(1), float(target.precision[name].rsqrt())
-            assert (drawn.mean(0).abs() < 5 * width / 4000**0.5).all()
-            assert ((drawn.std(0) / width - 1).abs() < 5 / 8000**0.5).all()
+            drawn, std = p.flatten(1), float(target.precision[name].rsqrt())
+            assert (drawn.mean(0).abs() < 5 * std / 4000**0.5).all()
+            assert ((drawn.std(0) / std - 1).abs() < 5 / 8000**0.5).all()
             assert len(drawn.unique(dim=0)) == 4000
 
     def test_the_networks_own_parameters_are_left_alone(self):

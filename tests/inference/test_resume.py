@@ -170,7 +170,7 @@ digits_run(checkpoint={directory!r}, checkpoint_every=0.05, callbacks=[lambda re
 
 
 def digits_run(**settings):
-    """Robust VOGN on 400 real digits: 8 steps an epoch for 50 epochs."""
+    """Robust VOGN on 400 real digits: 8 steps per epoch for 50 epochs."""
     data = cb.data.load("digits").train
     return cb.fit(
         cb.networks.mlp(784, [16], 10),

@@ -210,7 +210,7 @@ class TestDamage:
         with pytest.raises(CorruptFile, match=re.escape(words)):
             cb.load(saved)
 
-    def test_a_foreign_safetensors_file(self, tmp_path):
+    def test_a_safetensors_file_of_another_program(self, tmp_path):
         file = tmp_path / "posterior.safetensors"
         safetensors.torch.save_file({"weight": torch.ones(2)}, file)
         with pytest.raises(CorruptFile, match="not written by certibayes"):

@@ -88,7 +88,7 @@ class TestPoint:
 
 
 class TestDiagonalGaussian:
-    def test_mean_and_width_of_its_samples(self):
+    def test_mean_and_standard_deviation_of_its_samples(self):
         net = network()
         mean = {name: torch.full_like(p, 2.0) for name, p in net.named_parameters()}
         std = {name: torch.full_like(p, 0.25) for name, p in net.named_parameters()}
@@ -96,9 +96,9 @@ class TestDiagonalGaussian:
         count = 4000
         drawn = cb.DiagonalGaussian(net, mean, std).sample(count, generator())
         for name, tensor in drawn.items():
-            width = std[name]
-            assert ((tensor.mean(0) - 2.0).abs() <= 5 * width / math.sqrt(count)).all()
-            assert ((tensor.std(0) - width).abs() <= 5 * width / math.sqrt(2 * count)).all()
+            deviation = std[name]
+            assert ((tensor.mean(0) - 2.0).abs() <= 5 * deviation / math.sqrt(count)).all()
+            assert ((tensor.std(0) - deviation).abs() <= 5 * deviation / math.sqrt(2 * count)).all()
 
     def test_weights_are_independent(self):
         drawn = gaussian(1.0).sample(4000, generator())
@@ -151,7 +151,7 @@ class TestSamples:
         which = [next(i for i in range(6) if torch.equal(w, held["1.weight"][i])) for w in chosen]
         assert len(set(which)) == 4
 
-    def test_parameters_of_one_sample_stay_together(self):
+    def test_parameters_of_one_sample_are_not_mixed_with_anothers(self):
         held = stacked(6)
         drawn = cb.Samples(network(), held).sample(2, generator(1))
         for i in range(2):
@@ -195,7 +195,7 @@ class TestFromModules:
         outputs = cb.Samples.from_modules(nets).predictor(3).sample_outputs(x)
         torch.testing.assert_close(outputs, torch.stack([net(x) for net in nets]))
 
-    def test_batch_norm_statistics_travel_with_their_sample(self):
+    def test_batch_norm_statistics_stay_with_their_sample(self):
         nets, x = [batch_norm_net(seed) for seed in range(4)], inputs()
         made = cb.Samples.from_modules(nets)
         expected = torch.stack([net(x) for net in nets])

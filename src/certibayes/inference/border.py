@@ -98,7 +98,7 @@ def require_batch(batch: Batch, graph: Graph, likelihood: Likelihood, what: str)
 
 
 def _remedy(targets: Tensor, classes: int) -> str:
-    """Return how to make labels of targets that hold them in another form, where that can be told."""
+    """Return how to make labels of targets that hold them in another form, where that is clear."""
     if targets.dim() == 2 and targets.shape[1] == 1 and not targets.is_floating_point():
         return "Drop the last dimension: y.squeeze(-1)."
     if targets.dim() == 2 and targets.shape[1] == classes:
@@ -115,8 +115,8 @@ def require_inferable(network: Network) -> None:
         rules_for(node.operation)
     if not graph.parameters:
         raise InvalidInput(
-            "all parameters of the network are frozen (requires_grad=False), so there is nothing to infer. Free some, "
-            "such as net[-1].requires_grad_(True); for a fixed network take certibayes.Point(net)."
+            "all parameters of the network are frozen (requires_grad=False), so there is nothing to infer. Unfreeze "
+            "some: net[-1].requires_grad_(True); for a fixed network take certibayes.Point(net)."
             if network.frozen
             else "the network has no parameters, so there is nothing to infer."
         )

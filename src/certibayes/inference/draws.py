@@ -28,7 +28,7 @@ def room_for(draws: int, params: Params) -> Draws:
 
 
 def with_draw(draws: Draws, params: Params) -> Draws:
-    """Return the draws with a copy of ``params`` in the next free place."""
+    """Return the draws with a copy of ``params`` in the next place."""
     place = draws.kept.long()[None]
     values = {name: v.index_copy(0, place, params[name][None]) for name, v in draws.values.items()}
     return Draws(values, draws.kept + 1)

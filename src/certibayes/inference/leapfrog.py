@@ -6,7 +6,7 @@ With momenta p ~ N(0, M), M diagonal, and steps of size h,
 
 the end is accepted with probability min(1, exp(H_start - H_end)), H(w, p) = U(w) + ½ Σ p² / M.
 
-A position carries its potential and gradient, so the end of one trajectory is the start of the next one as it is: L
+A position holds its potential and gradient, so the end of one trajectory is the start of the next one as it is: L
 steps take L gradients.
 """
 

@@ -193,7 +193,7 @@ class Loop:
         self.target = dataclasses.replace(self.target, buffers=buffers)
 
     def _require_finite_state(self) -> None:
-        """A loss tells of divergence one step late; the state itself must be sound before it is kept."""
+        """A loss shows divergence one step late; the state itself must be sound before it is kept."""
         leaves = pytree.tree_leaves(self.state)
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves):
             raise self._diverged()
@@ -248,7 +248,7 @@ class Loop:
 
     @torch.no_grad()
     def _validate(self, held: Batch) -> dict[str, float]:
-        """Judge the mean network on held-out data, at full radii."""
+        """Evaluate the mean network on held-out data, at full radii."""
         params = self.algorithm.mean_params(self.state)
         likelihoods, hits = [], []
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "validation noise"))

@@ -8,7 +8,7 @@ prior precision δ, temperature T, the gradient g of a batch's mean loss and ξ 
 
 where c in [0, 1) is the place in the current cycle. Each cycle first explores without ξ, like gradient descent, then
 samples; large rates at its start carry the chain to another mode, small ones at its end describe that mode. The bias of
-the sampler vanishes with the rate.
+the sampler goes to 0 with the rate.
 
 At a constant rate this is the papers' v = sqrt(r) p. When r falls, v must shrink with it: left as it is, it belongs to
 a larger rate, is too fast, and widens the draws until friction has worn it down. The law of p does not depend on r.
@@ -52,7 +52,7 @@ class SGHMC(Algorithm[SGHMCState]):
         friction: α; 1 - α is the momentum.
         cycles: number of cycles.
         exploration: fraction of each cycle that is not sampled.
-        samples: draws to keep, an equal share from each cycle.
+        samples: draws to keep, as many from each cycle.
         floor: smallest rate, relative to ``lr``, so that the end of a cycle still moves.
     """
 
@@ -104,13 +104,13 @@ class SGHMC(Algorithm[SGHMCState]):
         place = torch.remainder(state.step, cycle) / cycle
         rate = state.lr * (self.floor + (1.0 - self.floor) * 0.5 * (torch.cos(math.pi * place) + 1.0))
         sampling = (place >= self.exploration).to(rate)
-        spread = math.sqrt(2.0 * self.friction * target.temperature / target.data_size) * sampling
+        noise_std = math.sqrt(2.0 * self.friction * target.temperature / target.data_size) * sampling
         size = rate.sqrt()
         params, momentum = {}, {}
         for name, w in state.params.items():
             slope = torch.addcmul(gradient[name], w, target.precision[name] / target.data_size)
             normal = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
-            momentum[name] = normal.mul_(spread).add_(state.momentum[name], alpha=1.0 - self.friction)
+            momentum[name] = normal.mul_(noise_std).add_(state.momentum[name], alpha=1.0 - self.friction)
             momentum[name].sub_(slope.mul_(size))
             params[name] = w + size * momentum[name]
         new = state._replace(params=params, momentum=momentum, step=state.step + 1)
@@ -118,16 +118,16 @@ class SGHMC(Algorithm[SGHMCState]):
 
     def collects(self, target: Target, step: int) -> bool:
         """See the base class: evenly over the sampled part of each cycle, its last step included."""
-        cycle, share = self._cycle(target), self.samples // self.cycles
+        cycle, wanted = self._cycle(target), self.samples // self.cycles
         number, place = divmod(step - 1, cycle)
         # The last cycle may be cut short.
         length = min(cycle, target.total_steps - number * cycle)
         explored = math.ceil(self.exploration * cycle)
         sampled = length - explored
-        if sampled < share or place < explored:
+        if sampled < wanted or place < explored:
             return False
         done = place - explored
-        return (done + 1) * share // sampled > done * share // sampled
+        return (done + 1) * wanted // sampled > done * wanted // sampled
 
     def collect(self, target: Target, state: SGHMCState) -> SGHMCState:
         """Keep the iterate."""

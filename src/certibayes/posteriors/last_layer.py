@@ -69,8 +69,8 @@ class LastLayerGaussian(Posterior):
         drawn = {name: mean.expand(samples, *mean.shape) for name, mean in self.mean.items()}
         normal = torch.randn((samples, len(self.factor)), generator=generator, dtype=self.factor.dtype)
         moved = normal.to(self.factor.device) @ self.factor.T
-        sizes = [self.mean[name].numel() for name in self.names]
-        for name, part in zip(self.names, moved.split(sizes, 1), strict=True):
+        numbers = [self.mean[name].numel() for name in self.names]
+        for name, part in zip(self.names, moved.split(numbers, 1), strict=True):
             drawn[name] = self.mean[name] + part.view(samples, *self.mean[name].shape)
         return self._with_buffers(drawn)
 

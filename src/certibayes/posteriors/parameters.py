@@ -40,7 +40,7 @@ def stacked_parameters_of(network: Network, given: Any, what: str) -> dict[str, 
     """Return the parameters of S networks as one dictionary of tensors (S, ...).
 
     Args:
-        network: whose architecture they share.
+        network: whose architecture they have.
         given: a mapping from names to tensors, arrays or lists (S, ...); or a sequence of S mappings, one for each
             network, which are stacked.
         what: how an error names them.

@@ -31,7 +31,7 @@ class Posterior:
 
     Args:
         net: a module, or what ``certibayes.networks.trace`` returned.
-        input_shape: shape of one example, where a module does not tell it.
+        input_shape: shape of one example, where a module does not say it.
         metadata: how the posterior came about (algorithm, likelihood, prior, temperature, seed, ...).
         domain: smallest and largest value of an input, such as (0.0, 1.0); predictors hand it on to certificates and
             attacks. None where no limit is known. It is part of the metadata.

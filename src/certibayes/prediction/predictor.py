@@ -28,8 +28,8 @@ class Predictor(nn.Module):
     Args:
         graph: the network.
         samples: parameters and buffers by name, each with a leading dimension N.
-        domain: smallest and largest value of an input, which certificates and attacks take for granted where they are
-            not told otherwise; None where no limit is known.
+        domain: smallest and largest value of an input, which certificates and attacks assume unless they are
+            given another; None where no limit is known.
 
     Attributes:
         domain: as above, the same for all points.
