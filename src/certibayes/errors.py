@@ -45,5 +45,8 @@ class Diverged(CertibayesError, ArithmeticError):
     """Training left the finite numbers; the last checkpoint is still good."""
 
 
-class Interrupted(CertibayesError, KeyboardInterrupt):
-    """Training was stopped by the user; the message says how to resume."""
+class Interrupted(KeyboardInterrupt):
+    """A long call was stopped by the user; the message says how to resume.
+
+    Like any Ctrl-C it is no ``Exception``, so that code which handles errors and goes on does not swallow it.
+    """

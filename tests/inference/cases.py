@@ -77,7 +77,7 @@ def target_for(
 
 
 def fit(likelihood: Likelihood | None = None, net: nn.Module | None = None, train: object = None, **settings):
-    """``cb.fit`` on the tiny data, three steps an epoch for three epochs."""
+    """``cb.fit`` on the tiny data, three steps per epoch for three epochs."""
     likelihood = cb.Categorical() if likelihood is None else likelihood
     defaults = {
         "algorithm": ALGORITHMS["map-adam"],

@@ -14,7 +14,7 @@ class Problem(NamedTuple):
     """Data and closed-form posterior of a linear model; the bias is the last coefficient.
 
     With several outputs the posterior is a product: coefficients of each output have a mean of their own, (outputs, 4),
-    and all the same precision. So one chain over K outputs is K chains to judge.
+    and all the same precision. So one chain over K outputs is K chains to test.
     """
 
     x: Tensor
@@ -23,7 +23,7 @@ class Problem(NamedTuple):
     precision: Tensor
 
     @property
-    def mean_field_widths(self) -> Tensor:
+    def mean_field_std(self) -> Tensor:
         """What the best mean-field approximation has: 1 / sqrt(Λ_ii)."""
         return self.precision.diagonal().rsqrt()
 
@@ -93,7 +93,7 @@ class Estimate(NamedTuple):
 
 
 def first_two_moments(drawn: Tensor) -> tuple[Estimate, Estimate]:
-    """Mean (4,) and second moments (4, 4) of chains (draws, chains, 4); errors are from the spread between chains."""
+    """Mean (4,) and second moments (4, 4) of chains (draws, chains, 4); errors are from the variance between chains."""
     chains = drawn.shape[1]
     products = drawn[..., :, None] * drawn[..., None, :]
     return tuple(Estimate(each.mean(0), each.std(0) / chains**0.5) for each in (drawn.mean(0), products.mean(0)))  # type: ignore[return-value]
@@ -107,7 +107,7 @@ def infer(
     batch_size: int | None = None,
     **settings,
 ) -> tuple[Tensor, Tensor]:
-    """Fit a linear model by a mean-field method and return means and widths, the bias last."""
+    """Fit a linear model by a mean-field method and return means and standard deviations, the bias last."""
     size = len(data.x)
     batch_size = size if batch_size is None else batch_size
     posterior = fit_linear(
@@ -120,5 +120,5 @@ def infer(
         **settings,
     )
     mean = torch.cat([posterior.mean["weight"].flatten(), posterior.mean["bias"]])
-    widths = torch.cat([posterior.std["weight"].flatten(), posterior.std["bias"]])
-    return mean, widths
+    std = torch.cat([posterior.std["weight"].flatten(), posterior.std["bias"]])
+    return mean, std

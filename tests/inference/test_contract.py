@@ -153,7 +153,7 @@ class TestFit:
 
 
 class Scaled(nn.Module):
-    """The mean and spread of the data, and a temperature of the logits, as single numbers."""
+    """The mean and standard deviation of the data, and a temperature of the logits, as single numbers."""
 
     def __init__(self):
         super().__init__()
@@ -179,7 +179,7 @@ def test_single_numbers_as_parameters_and_buffers(algorithm, likelihood, tmp_pat
 @every_algorithm
 @every_likelihood
 def test_the_likelihood_rises(algorithm, likelihood):
-    """Every algorithm learns under every likelihood, judged on all data at the full radius."""
+    """Every algorithm learns under every likelihood, evaluated on all data at the full radius."""
     data = data_for(likelihood)
     posterior = fit(likelihood, algorithm=algorithm, epochs=20, validation=data)
     history = posterior.metadata["history"]

@@ -53,16 +53,16 @@ def test_members_differ():
     assert (outputs.std(0) > 1e-3).all()
 
 
-def test_starts_have_the_mean_and_spread_of_the_networks_own_tensors():
+def test_starts_have_the_mean_and_variance_of_the_networks_own_tensors():
     target, params, _ = target_for(LIKELIHOODS["standard"])
     params["1.weight"] = params["1.weight"] + 3.0
     state = cb.DeepEnsemble(members=3001).init(target, params, torch.Generator().manual_seed(0))
     for name, p in params.items():
         assert torch.equal(state.params[name][0], p)
         others = state.params[name][1:].double()
-        mean, spread = p.double().mean(), p.double().std(correction=0)
-        assert ((others.mean(0) - mean).abs() < 5 * spread / 3000**0.5).all()
-        assert ((others.std(0) / spread - 1).abs() < 5 / 6000**0.5).all()
+        mean, std = p.double().mean(), p.double().std(correction=0)
+        assert ((others.mean(0) - mean).abs() < 5 * std / 3000**0.5).all()
+        assert ((others.std(0) / std - 1).abs() < 5 / 6000**0.5).all()
 
 
 def test_tensors_that_are_all_alike_start_alike():

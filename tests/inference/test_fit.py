@@ -2,6 +2,7 @@
 
 import copy
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -98,6 +99,26 @@ class TestData:
     def test_int32_labels(self):
         assert_same_posterior(fit(train=(inputs(), classes().int())), fit())
 
+    def test_a_data_set_is_its_training_split_and_tells_the_domain(self):
+        posterior = fit(train=data_set())
+        assert_same_posterior(posterior, fit())
+        assert posterior.domain == posterior.predictor().domain == (0.0, 1.0)
+        assert posterior.metadata["domain"] == [0.0, 1.0]
+
+    @pytest.mark.parametrize(
+        "train",
+        [
+            (inputs().numpy(), classes().numpy()),
+            (inputs().numpy().astype("float64"), classes().numpy().astype("uint8")),
+            (inputs().tolist(), classes().tolist()),
+            [inputs(), classes()],
+        ],
+        ids=["arrays", "doubles and bytes", "lists", "a list of two"],
+    )
+    def test_arrays_and_lists_are_tensors(self, train):
+        assert_same_posterior(fit(train=train), fit())
+        assert_same_posterior(fit(validation=train), fit(validation=(inputs(), classes())))
+
     def test_the_device_may_be_named(self):
         assert_same_posterior(fit(device="cpu"), fit())
         assert_same_posterior(fit(device=torch.device("cpu")), fit())
@@ -114,6 +135,66 @@ class TestData:
         sampler = RandomSampler(Mapped(), generator=torch.Generator())
         loader = DataLoader(Mapped(), batch_size=BATCH_SIZE, sampler=sampler)
         assert_same_posterior(fit(train=loader), fit(train=loader))
+
+
+def data_set(domain=(0.0, 1.0)):
+    split = cb.data.Split(inputs(), classes())
+    empty = cb.data.Split(inputs()[:0], classes()[:0])
+    return cb.data.DataSet("tiny", split, empty, ("a", "b", "c"), domain)
+
+
+class TestDomain:
+    def test_it_is_the_likelihoods(self):
+        assert fit(LIKELIHOODS["ibp"]).domain == (0.0, 1.0)
+        wide = cb.RobustCategorical(cb.TwoPoint(0.1), domain=(-1.0, 2.0))
+        assert fit(wide, train=data_set()).domain == (-1.0, 2.0)
+
+    def test_where_that_has_none_it_is_the_data_sets(self):
+        boundless = cb.RobustCategorical(cb.TwoPoint(0.1), domain=None)
+        assert fit(boundless, train=data_set((0.0, 3.0))).domain == (0.0, 3.0)
+
+    def test_otherwise_there_is_none(self):
+        assert fit().domain is fit(train=data_set(None)).domain is None
+
+
+class TestProgress:
+    def test_a_function_is_called_with_steps_made_and_steps_in_all(self, capsys):
+        calls = []
+        fit(progress=lambda done, total: calls.append((done, total)))
+        assert calls == [(STEPS * epoch, STEPS * EPOCHS) for epoch in range(1, EPOCHS + 1)]
+        assert capsys.readouterr().err == ""
+
+    def test_a_bar_shows_the_loss_on_standard_error(self, capsys):
+        fit(progress=True)
+        shown = capsys.readouterr()
+        assert "MAP" in shown.err
+        assert f"{STEPS * EPOCHS}/{STEPS * EPOCHS}" in shown.err
+        assert "loss" in shown.err
+        assert shown.out == ""
+
+    def test_false_is_silence(self, capsys):
+        fit(progress=False)
+        assert capsys.readouterr().err == ""
+
+
+class Watched(cb.MAP):
+    """Notes the seeds of the generators that it is given."""
+
+    seeds: ClassVar[dict[str, int]] = {}
+
+    def update(self, target, state, batch, noise, generator):
+        self.seeds["update"] = generator.initial_seed()
+        return super().update(target, state, batch, noise, generator)
+
+    def finalize(self, target, state, sweep, generator):
+        self.seeds["finalize"] = generator.initial_seed()
+        return super().finalize(target, state, sweep, generator)
+
+
+def test_a_seed_stands_for_the_same_streams_in_every_version():
+    """Published posteriors name their seed; these numbers must never change."""
+    fit(algorithm=Watched(), seed=4)
+    assert Watched.seeds == {"update": 31_050_378_712_789_171, "finalize": 63_274_466_290_341_850}
 
 
 class TestValidation:
@@ -133,7 +214,7 @@ class TestValidation:
             held += not differ(clean, other)
         assert held == 6
 
-    def test_a_pair_is_judged_by_the_likelihood_at_the_full_radius(self):
+    def test_a_pair_is_evaluated_by_the_likelihood_at_the_full_radius(self):
         likelihood = LIKELIHOODS["ibp"]
         posterior = fit(likelihood, validation=(inputs(), classes()))
         network_, batch = trace(network(), inputs()), cb.likelihoods.Batch(inputs(), classes())
@@ -232,9 +313,9 @@ class TestRecords:
 
 class TestStart:
     def test_it_is_told_once_whatever_follows(self):
-        told = []
-        fit(algorithm=ALGORITHMS["vogn"], temperature=(1.0, 0.1), on_start=lambda: told.append("start"))
-        assert told == ["start"]
+        calls = []
+        fit(algorithm=ALGORITHMS["vogn"], temperature=(1.0, 0.1), on_start=lambda: calls.append("start"))
+        assert calls == ["start"]
 
     @pytest.mark.parametrize(
         "wrong",
@@ -252,7 +333,7 @@ class TestStart:
     )
     def test_it_is_not_told_where_settings_are_wrong(self, wrong):
         with pytest.raises(InvalidInput):
-            fit(**wrong, on_start=lambda: pytest.fail("it was told"))
+            fit(**wrong, on_start=lambda: pytest.fail("on_start was called"))
 
 
 class TestNothingElseChanges:

@@ -21,7 +21,7 @@ HEAD = ("2.weight", "4.weight", "4.bias")
 
 
 def partly_frozen() -> nn.Sequential:
-    """A layer that is frozen, one of which only the bias is, and one that is free."""
+    """A layer that is frozen, one of which only the bias is, and one that is not."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -49,7 +49,7 @@ class TestFrozen:
     def test_the_posterior_says_so(self, algorithm, likelihood):
         posterior = fitted(algorithm, likelihood)
         assert posterior.metadata["frozen"] == list(BODY)
-        assert "3 parameters, 3 frozen" in repr(posterior)
+        assert "in 3 tensors, 3 more frozen" in repr(posterior)
 
     def test_they_survive_the_disk(self, algorithm, likelihood, tmp_path):
         posterior = fitted(algorithm, likelihood)
@@ -101,9 +101,9 @@ def test_a_frozen_feature_extractor_keeps_its_batch_norm(algorithm):
     for name in ("0.1", "0.3"):
         assert bool((drawn[f"{name}.running_mean"] == 0.3).all())
         assert bool((drawn[f"{name}.running_var"] == 2.0).all())
-    free = nn.Sequential(body, nn.BatchNorm1d(6), nn.Linear(6, 3))
+    trained = nn.Sequential(body, nn.BatchNorm1d(6), nn.Linear(6, 3))
     if algorithm is not ALGORITHMS["ensemble"]:
-        drawn = fit(net=free, algorithm=algorithm).sample(2, torch.Generator().manual_seed(0))
+        drawn = fit(net=trained, algorithm=algorithm).sample(2, torch.Generator().manual_seed(0))
         assert bool((drawn["0.1.running_mean"] == 0.3).all()) and not bool((drawn["1.running_mean"] == 0.0).any())
 
 

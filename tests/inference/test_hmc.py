@@ -24,7 +24,7 @@ def test_every_move_is_that_of_the_textbook(mass):
     target = dataclasses.replace(target, total_steps=12)
     state = algorithm.init(target, params, torch.Generator().manual_seed(0))
     smooth = dataclasses.replace(likelihood, adversary=cb.IBP(smoothing=0.01))
-    mine = {name: p.clone() for name, p in state.params.items()}
+    mine = {name: p.clone() for name, p in state.position.params.items()}
     names = list(mine)
     first = {name: p[0] for name, p in mine.items()}
 
@@ -65,7 +65,7 @@ def test_every_move_is_that_of_the_textbook(mass):
                 for n in names:
                     mine[n][chain] = w[n]
         for name in names:
-            torch.testing.assert_close(state.params[name], mine[name], rtol=1e-8, atol=1e-10)
+            torch.testing.assert_close(state.position.params[name], mine[name], rtol=1e-8, atol=1e-10)
         torch.testing.assert_close(float(info["acceptance"]), sum(probabilities) / 3, rtol=1e-7, atol=0)
     assert 3 < moves < 33
     assert int(state.accepted) == moves
@@ -161,10 +161,30 @@ class TestAcceptance:
         patterns, generator = set(), torch.Generator().manual_seed(0)
         for _ in range(50):
             after, _ = algorithm.update(target, state, batch, noise, generator)
-            moved = [any(bool((after.params[n][c] != p[c]).any()) for n, p in state.params.items()) for c in range(2)]
+            pairs = [(after.position.params[name], p) for name, p in state.position.params.items()]
+            moved = [any(bool((new[chain] != old[chain]).any()) for new, old in pairs) for chain in range(2)]
             patterns.add(tuple(moved))
             state = after
         assert len(patterns) == 4
+
+    def test_potential_and_gradient_are_those_of_where_each_chain_is(self):
+        likelihood = LIKELIHOODS["ibp"]
+        target, params, batch = target_for(likelihood, torch.float64)
+        target = dataclasses.replace(target, total_steps=20)
+        noise = likelihood.draw(1.0, batch, None)
+        algorithm = fixed_hmc(lr=0.17, chains=3, smoothing=0.01, initial="prior")
+        state = algorithm.init(target, params, torch.Generator().manual_seed(0))
+        generator, accepted = torch.Generator().manual_seed(0), set()
+        for _ in range(20):
+            before = float(state.accepted)
+            state, _ = algorithm.update(target, state, batch, noise, generator)
+            accepted.add(int(float(state.accepted) - before))
+            for chain in range(3):
+                place = {name: p[chain] for name, p in state.position.params.items()}
+                value, slopes = target.smoothed(0.01).potential_and_gradient(place, batch, noise, 1000)
+                assert torch.equal(state.position.potential[chain], value)
+                assert all(torch.equal(g[chain], slopes[name]) for name, g in state.position.gradient.items())
+        assert accepted & {1, 2}, "every trajectory was accepted by all chains or by none"
 
 
 class TestAdaptation:
@@ -178,9 +198,9 @@ class TestAdaptation:
         """Draws kept while the step still depends on the past would not be from the posterior."""
         algorithm = cb.HMC(lr=0.02, leapfrog=2, burn_in=6, chains=2)
         posterior = fit_linear(algorithm, problem(50), epochs=10)
-        sizes = [record["step_size"] for record in posterior.metadata["history"]]
-        assert len(set(sizes[:6])) == 6
-        assert set(sizes[6:]) == {posterior.metadata["sampler"]["step_size"]}
+        used = [record["step_size"] for record in posterior.metadata["history"]]
+        assert len(set(used[:6])) == 6
+        assert set(used[6:]) == {posterior.metadata["sampler"]["step_size"]}
 
     def test_without_a_target_the_step_is_what_was_asked_for(self):
         algorithm = cb.HMC(lr=0.02, leapfrog=2, burn_in=3, target_acceptance=None)

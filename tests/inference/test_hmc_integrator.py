@@ -8,7 +8,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.inference import Target
-from certibayes.inference.hmc import trajectory
+from certibayes.inference.leapfrog import Position, trajectory
 from certibayes.likelihoods import Batch
 from certibayes.networks import trace
 
@@ -84,7 +84,7 @@ def integrated(activation, tau, steps, chains=12, length=0.4):
         return torch.vmap(lambda one: target.potential_and_gradient(one, batch, noise, SIZE))(params)
 
     size = torch.tensor(length / steps, dtype=torch.float64)
-    return trajectory(energy, start, momentum, mass, size, steps)[1]
+    return trajectory(energy, Position(start, *energy(start)), momentum, mass, size, steps)[1]
 
 
 class TestTheIntegrator:
@@ -123,16 +123,21 @@ class TestTheIntegrator:
         momentum = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in start.items()}
         mass = {name: 0.5 + torch.rand(p.shape, generator=generator, dtype=p.dtype) for name, p in params.items()}
         size, steps = torch.tensor(0.02, dtype=torch.float64), 15
-        end, error, ends = trajectory(energy, start, momentum, mass, size, steps)
-        assert len(gradients) == steps + 1
+        origin = Position(start, *energy(start))
+        end, error = trajectory(energy, origin, momentum, mass, size, steps)
+        # The start brings its own; each step needs one more.
+        assert len(gradients) == 1 + steps
         total = {
             name: sum(g[name] for g in gradients) - 0.5 * (gradients[0][name] + gradients[-1][name]) for name in mass
         }
         back = {name: -(p - size * total[name]) for name, p in momentum.items()}
-        returned, undone, _ = trajectory(energy, end, back, mass, size, steps)
+        returned, undone = trajectory(energy, end, back, mass, size, steps)
+        assert len(gradients) == 1 + 2 * steps
         for name, p in start.items():
-            assert (end[name] - p).abs().max() > 1e-3
-            torch.testing.assert_close(returned[name], p, rtol=0, atol=1e-10)
+            assert (end.params[name] - p).abs().max() > 1e-3
+            torch.testing.assert_close(returned.params[name], p, rtol=0, atol=1e-10)
         torch.testing.assert_close(undone, -error, rtol=0, atol=1e-9)
         kinetic = [sum(0.5 * (p.square() / mass[n]).sum() for n, p in side.items()) for side in (momentum, back)]
-        torch.testing.assert_close(error, ends.end - ends.start + kinetic[1] - kinetic[0], rtol=0, atol=1e-10)
+        torch.testing.assert_close(
+            error, end.potential - origin.potential + kinetic[1] - kinetic[0], rtol=0, atol=1e-10
+        )

@@ -90,8 +90,8 @@ class TestLinearRegression:
         data = problem()
         features = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
         expected = (features.square().sum(0) / assumed**2 + PRIOR_STD**-2).rsqrt()
-        _, widths = infer(cb.Laplace(lr=0.05, draws=2, structure="diagonal"), data, assumed, steps=300)
-        torch.testing.assert_close(widths, expected, rtol=0.05, atol=0)
+        _, std = infer(cb.Laplace(lr=0.05, draws=2, structure="diagonal"), data, assumed, steps=300)
+        torch.testing.assert_close(std, expected, rtol=0.05, atol=0)
         _, empirical = infer(cb.Laplace(lr=0.05, fisher="empirical", structure="diagonal"), data, assumed, steps=300)
         torch.testing.assert_close(empirical, expected * assumed / NOISE, rtol=0.1, atol=0)
 
@@ -110,12 +110,12 @@ class TestLinearRegression:
 
     @pytest.mark.parametrize("structure", STRUCTURES)
     def test_repeating_the_data_narrows_the_posterior(self, structure):
-        widths = []
+        std = []
         for repeats in (1, 9):
             posterior = fit_linear(cb.Laplace(structure=structure), problem(500, repeats), epochs=0)
             drawn = posterior.sample(4000, torch.Generator().manual_seed(0))
-            widths.append(drawn["weight"].std(0))
-        torch.testing.assert_close(widths[1], widths[0] / 3, rtol=0.1, atol=0)
+            std.append(drawn["weight"].std(0))
+        torch.testing.assert_close(std[1], std[0] / 3, rtol=0.1, atol=0)
 
 
 class TestTheModelsOwnLabels:
@@ -142,18 +142,18 @@ class TestTheModelsOwnLabels:
             fit(train=(inputs(), labels), algorithm=cb.Laplace(structure="diagonal"), epochs=0)
             for labels in (classes(), classes().flip(0))
         ]
-        for name, width in posteriors[0].std.items():
-            assert torch.equal(posteriors[1].std[name], width)
+        for name, std in posteriors[0].std.items():
+            assert torch.equal(posteriors[1].std[name], std)
 
     def test_more_draws_agree_better(self):
-        def spread(draws):
+        def variation(draws):
             fits = [
                 fit(algorithm=cb.Laplace(draws=draws, structure="diagonal"), epochs=0, seed=seed).std["1.weight"]
                 for seed in range(8)
             ]
             return float(torch.stack(fits).std(0).mean())
 
-        assert spread(64) < 0.3 * spread(1)
+        assert variation(64) < 0.3 * variation(1)
 
     def test_a_likelihood_without_a_prediction_says_what_to_do(self):
         class Odd(cb.Categorical):

@@ -1,4 +1,4 @@
-"""Data that arrive batch by batch are checked batch by batch."""
+"""Data that come batch by batch are checked batch by batch."""
 
 import math
 

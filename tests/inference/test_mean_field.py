@@ -1,4 +1,4 @@
-"""Every mean-field method on conjugate linear regression: mean and widths in closed form, float64."""
+"""Every mean-field method on conjugate linear regression: mean and standard deviations in closed form, float64."""
 
 import math
 
@@ -31,23 +31,23 @@ def test_the_mean_is_the_posteriors(method):
 
 
 def test_the_widths_are_the_mean_field_ones(method):
-    torch.testing.assert_close(method[2][1], problem().mean_field_widths, rtol=0.1, atol=0)
+    torch.testing.assert_close(method[2][1], problem().mean_field_std, rtol=0.1, atol=0)
 
 
 def test_the_widths_are_learned(method):
-    algorithm, _, (_, widths) = method
+    algorithm, _, (_, std) = method
     if isinstance(algorithm, cb.Laplace):
-        pytest.skip("its widths are computed at the end; there is nothing to start from")
-    assert ((widths / algorithm.initial_std).log().abs() > 0.2).all()
+        pytest.skip("its standard deviations are computed at the end; there is nothing to start from")
+    assert ((std / algorithm.initial_std).log().abs() > 0.2).all()
 
 
 def test_repeating_the_data_narrows_the_posterior(method):
-    algorithm, settings, (_, widths) = method
+    algorithm, settings, (_, std) = method
     _, narrower = infer(algorithm, problem(repeats=4), **settings)
-    torch.testing.assert_close(narrower, widths / 2, rtol=0.12, atol=0)
+    torch.testing.assert_close(narrower, std / 2, rtol=0.12, atol=0)
 
 
 def test_widths_scale_with_the_root_of_the_temperature(method):
-    algorithm, settings, (_, widths) = method
+    algorithm, settings, (_, std) = method
     _, colder = infer(algorithm, problem(), temperature=0.25, **settings)
-    torch.testing.assert_close(colder, widths * math.sqrt(0.25), rtol=0.1, atol=0)
+    torch.testing.assert_close(colder, std * math.sqrt(0.25), rtol=0.1, atol=0)

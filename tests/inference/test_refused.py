@@ -77,7 +77,7 @@ class TestRefused:
         self.refuse("24 training inputs but 23 targets", train=(inputs(), classes()[:-1]))
 
     @pytest.mark.parametrize(
-        "train", [None, "digits", [inputs(), classes()], (inputs(),)], ids=["none", "name", "list", "one"]
+        "train", [None, "digits", [inputs()] * 3, (inputs(),)], ids=["none", "name", "list", "one"]
     )
     def test_things_that_are_not_data(self, train):
         with pytest.raises(InvalidInput, match="pair of tensors"):
@@ -152,6 +152,99 @@ class TestRefused:
     def test_rows_of_different_length(self):
         self.refuse("training inputs cannot be read", train=([[1.0, 2.0], [3.0]], [0, 1]))
 
-    @pytest.mark.parametrize("validation", [(inputs(),), [inputs(), classes()], "some"], ids=["one", "list", "word"])
+    @pytest.mark.parametrize("validation", [(inputs(),), [inputs()] * 3, "some"], ids=["one", "list", "word"])
     def test_validation_that_is_no_pair(self, validation):
         self.refuse("pair", validation=validation)
+
+
+class LogSoftmaxHead(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return nn.functional.log_softmax(self.layer(x), dim=-1)
+
+
+class SoftmaxMethod(LogSoftmaxHead):
+    def forward(self, x):
+        return self.layer(x).softmax(-1)
+
+
+class TestWordsForSlips:
+    """Each message says what was wrong and what to do."""
+
+    def refuse(self, *words, error=InvalidInput, **settings):
+        with pytest.raises(error) as caught:
+            fit(**settings)
+        for word in words:
+            assert word in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "net",
+        [
+            nn.Sequential(nn.Linear(4, 3), nn.Softmax(-1)),
+            nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(-1)),
+            LogSoftmaxHead(),
+            SoftmaxMethod(),
+        ],
+        ids=["softmax", "log softmax", "function", "method"],
+    )
+    def test_a_softmax_at_the_end(self, net):
+        words = ("the network ends in", "the likelihood applies the softmax itself", "net[:-1]")
+        self.refuse(*words, error=UnsupportedLayer, net=net)
+
+    def test_a_softmax_in_the_middle_is_a_layer_without_rules(self):
+        net = nn.Sequential(nn.Linear(4, 6), nn.Softmax(-1), nn.Linear(6, 3))
+        self.refuse("no rules for: Softmax", error=UnsupportedLayer, net=net)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+    def test_one_hot_labels(self, dtype):
+        one_hot = nn.functional.one_hot(classes(), 3).to(dtype)
+        self.refuse("training targets have shape (24, 3)", "y.argmax(-1)", train=(inputs(), one_hot))
+        self.refuse("validation targets", "y.argmax(-1)", validation=(inputs(), one_hot))
+
+    def test_labels_in_a_column(self):
+        self.refuse("(24, 1)", "y.squeeze(-1)", train=(inputs(), classes()[:, None]))
+
+    def test_images_of_bytes(self):
+        self.refuse("torch.uint8", "x / 255", train=((inputs() * 255).to(torch.uint8), classes()))
+
+    def test_lengths_that_differ(self):
+        self.refuse("24 training inputs but 20 targets", "Each input needs", train=(inputs(), classes()[:20]))
+        self.refuse("24 validation inputs but 20 targets", validation=(inputs(), classes()[:20]))
+
+    @pytest.mark.parametrize("name", ["epochs", "batch_size", "seed"])
+    @pytest.mark.parametrize("value", ["10", 2.5, None, True, [3]])
+    def test_numbers_that_are_not_whole(self, name, value):
+        self.refuse(f"{name} must be a whole number, got {value!r}", **{name: value})
+
+    @pytest.mark.parametrize("seed", [2**64, -(2**63) - 1])
+    def test_seeds_that_torch_does_not_take(self, seed):
+        self.refuse("seed must lie between", seed=seed)
+
+    @pytest.mark.parametrize("device", ["gpu", "cuda:99", 2.5, "nowhere"])
+    def test_devices(self, device):
+        self.refuse("device", "Available: cpu", device=device)
+
+    @pytest.mark.parametrize("progress", [None, 1, "bar"])
+    def test_progress(self, progress):
+        self.refuse("progress must be True for a bar, False for none, or a function", progress=progress)
+
+    @pytest.mark.parametrize("callbacks", [print, 3, [3]])
+    def test_callbacks(self, callbacks):
+        self.refuse("callbacks is a list of functions", callbacks=callbacks)
+
+    def test_checkpoints(self):
+        self.refuse("checkpoint must be the path", checkpoint=3)
+        self.refuse("checkpoint_every must be a number of seconds", checkpoint_every="1 min")
+
+    def test_a_data_set_by_name(self):
+        self.refuse("certibayes.data.load('digits')", train="digits")
+
+    @pytest.mark.parametrize("likelihood", ["ibp", "pgd", "crown-ibp"])
+    def test_a_robust_likelihood_by_name_needs_a_radius(self, likelihood):
+        self.refuse("RobustCategorical(eps=0.1)", likelihood=likelihood)
+
+    def test_a_likelihood_of_no_such_name(self):
+        self.refuse("crown-ibp", likelihood="crown_ipb")

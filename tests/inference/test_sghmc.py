@@ -74,11 +74,11 @@ class TestCollecting:
     @given(
         steps=st.integers(1, 400),
         cycles=st.integers(1, 8),
-        share=st.integers(1, 12),
+        per_cycle=st.integers(1, 12),
         exploration=st.floats(0.0, 0.99),
     )
-    def test_exactly_as_many_as_asked_for_evenly_and_never_while_exploring(self, steps, cycles, share, exploration):
-        algorithm = cb.SGHMC(cycles=cycles, samples=cycles * share, exploration=exploration)
+    def test_exactly_as_many_as_asked_for_evenly_and_never_while_exploring(self, steps, cycles, per_cycle, exploration):
+        algorithm = cb.SGHMC(cycles=cycles, samples=cycles * per_cycle, exploration=exploration)
         target, params, _ = target_of(steps)
         try:
             algorithm.init(target, params, torch.Generator())
@@ -86,10 +86,10 @@ class TestCollecting:
             assume(False)
         length = math.ceil(steps / cycles)
         chosen = [step for step in range(1, steps + 1) if algorithm.collects(target, step)]
-        assert len(chosen) == cycles * share
+        assert len(chosen) == cycles * per_cycle
         for cycle in range(cycles):
             places = [step - 1 - cycle * length for step in chosen if (step - 1) // length == cycle]
-            assert len(places) == share
+            assert len(places) == per_cycle
             assert min(places) / length >= exploration - 1e-9
             # The last one is where the rate is smallest, and no gap is longer than another by more than a step.
             assert places[-1] == min(length, steps - cycle * length) - 1
@@ -98,18 +98,18 @@ class TestCollecting:
 
     @law(100)
     @given(
-        share=st.integers(1, 6),
+        per_cycle=st.integers(1, 6),
         cycles=st.integers(1, 6),
         length=st.integers(1, 40),
         exploration=st.sampled_from([0.0, 0.25, 0.3, 0.5, 0.55, 0.7, 0.8, 0.9]),
     )
-    def test_it_is_refused_only_where_there_is_no_room(self, share, cycles, length, exploration):
-        algorithm = cb.SGHMC(cycles=cycles, samples=cycles * share, exploration=exploration)
+    def test_it_is_refused_only_where_there_is_no_room(self, per_cycle, cycles, length, exploration):
+        algorithm = cb.SGHMC(cycles=cycles, samples=cycles * per_cycle, exploration=exploration)
         target, params, _ = target_of(cycles * length)
         sampled = sum(place / length >= exploration for place in range(length))
-        if sampled > share:
+        if sampled > per_cycle:
             algorithm.init(target, params, torch.Generator())
-        elif sampled < share:
+        elif sampled < per_cycle:
             with pytest.raises(InvalidInput, match="room"):
                 algorithm.init(target, params, torch.Generator())
 

@@ -91,8 +91,8 @@ def test_candidates_may_be_given_in_any_order():
 
 
 @pytest.mark.parametrize(("assumed", "chosen"), [(0.1, 25.0), (2.5, 0.04)])
-def test_a_posterior_that_is_too_narrow_is_warmed_and_one_that_is_too_wide_is_cooled(assumed, chosen):
-    """Noise is 0.5; assuming another makes widths wrong by the same factor, which the temperature can undo."""
+def test_a_posterior_with_too_little_variance_is_warmed_and_one_with_too_much_is_cooled(assumed, chosen):
+    """Noise is 0.5; assuming another makes the posterior wrong by the same factor, which the temperature can undo."""
     data, held = problem(10), problem(400)
     posterior = fit_linear(
         cb.Laplace(lr=0.1, structure="last-layer", draws=50), data, assumed, epochs=200, temperature=(25.0, 1.0, 0.04),
@@ -298,7 +298,7 @@ def test_any_number_will_do(given):
 @pytest.mark.parametrize(
     ("likelihood", "temperature"), [("standard", 1.0), ("pgd", 1.0), ("ibp", 0.01), ("crown-ibp", 0.01)]
 )
-def test_where_none_is_given_it_is_one_unless_bounds_judge_wide_weights(likelihood, temperature):
+def test_where_none_is_given_it_is_one_unless_the_likelihood_depends_on_bounds(likelihood, temperature):
     assert fit(LIKELIHOODS[likelihood], algorithm=ALGORITHMS["vogn"]).metadata["temperature"] == temperature
     assert fit(LIKELIHOODS[likelihood], algorithm=ALGORITHMS["swag"]).metadata["temperature"] == 1.0
     assert fit(LIKELIHOODS[likelihood], algorithm=ALGORITHMS["vogn"], temperature=1).metadata["temperature"] == 1.0

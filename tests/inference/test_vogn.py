@@ -3,7 +3,7 @@
 The curvature is the mean of squared per-example gradients, x_i² r² / s⁴ with residual r. It equals the Gauss-Newton
 curvature x_i² / s² only where r² is s² on average: when the data come from the model itself, with the noise
 the likelihood assumes, and there are many of them (with N examples the estimate scatters by about sqrt(6 / N),
-0.04 here). With another noise_std the widths are honestly wrong by the ratio of the two; the last test shows it.
+0.04 here). With another noise_std the standard deviations are wrong by the ratio of the two; the last test shows it.
 """
 
 import math
@@ -32,7 +32,7 @@ def test_the_mean_is_the_posteriors(inferred):
 
 
 def test_the_widths_are_the_mean_field_ones(inferred):
-    torch.testing.assert_close(inferred[1], problem().mean_field_widths, rtol=0.1, atol=0)
+    torch.testing.assert_close(inferred[1], problem().mean_field_std, rtol=0.1, atol=0)
 
 
 def test_the_widths_are_learned(inferred):
@@ -44,35 +44,35 @@ def test_the_widths_are_learned(inferred):
 def test_small_batches_give_the_same_widths():
     """The curvature is a mean over the batch, so N alone sets its scale."""
     data = problem()
-    _, widths = infer(VOGN, data, batch_size=100, steps=800)
-    torch.testing.assert_close(widths, data.mean_field_widths, rtol=0.1, atol=0)
+    _, std = infer(VOGN, data, batch_size=100, steps=800)
+    torch.testing.assert_close(std, data.mean_field_std, rtol=0.1, atol=0)
 
 
 def test_repeating_the_data_narrows_the_posterior(inferred):
-    _, widths = infer(VOGN, problem(repeats=4))
-    torch.testing.assert_close(widths, inferred[1] / 2, rtol=0.1, atol=0)
+    _, std = infer(VOGN, problem(repeats=4))
+    torch.testing.assert_close(std, inferred[1] / 2, rtol=0.1, atol=0)
 
 
 @pytest.mark.parametrize("temperature", [0.25, 4.0])
 def test_widths_scale_with_the_root_of_the_temperature(inferred, temperature):
-    _, widths = infer(VOGN, problem(), temperature=temperature)
-    torch.testing.assert_close(widths, inferred[1] * math.sqrt(temperature), rtol=0.05, atol=0)
+    _, std = infer(VOGN, problem(), temperature=temperature)
+    torch.testing.assert_close(std, inferred[1] * math.sqrt(temperature), rtol=0.05, atol=0)
 
 
 def test_without_information_the_widths_are_the_priors():
     """Features that are always 0 leave their weights at the prior."""
     data = problem(500)
     silent = data._replace(x=torch.zeros_like(data.x))
-    mean, widths = infer(VOGN, silent, steps=1000)
-    torch.testing.assert_close(widths[:3], torch.full((3,), PRIOR_STD, dtype=torch.float64), rtol=0.1, atol=0)
+    mean, std = infer(VOGN, silent, steps=1000)
+    torch.testing.assert_close(std[:3], torch.full((3,), PRIOR_STD, dtype=torch.float64), rtol=0.1, atol=0)
     assert float(mean[:3].abs().max()) < 1e-6
 
 
 def test_the_empirical_curvature_follows_the_residuals_not_the_assumed_noise():
-    """Known and documented: with noise_std twice too large the widths are four times, not twice, as wide."""
+    """Known and documented: with noise_std twice too large they are four times, not twice, as large."""
     data = problem()
-    _, widths = infer(VOGN, data, noise_std=2 * NOISE)
-    torch.testing.assert_close(widths, 4 * data.mean_field_widths, rtol=0.15, atol=0)
+    _, std = infer(VOGN, data, noise_std=2 * NOISE)
+    torch.testing.assert_close(std, 4 * data.mean_field_std, rtol=0.15, atol=0)
 
 
 def test_one_step_written_out():
@@ -94,8 +94,8 @@ def test_one_step_written_out():
         state, _ = algorithm.update(target, state, batch, noise, generator)
         sample = {}
         for name, m in mean.items():
-            width = torch.sqrt(0.5 / (n * curvature[name] + target.precision[name]))
-            sample[name] = m + width * torch.randn(m.shape, generator=mine, dtype=m.dtype)
+            std = torch.sqrt(0.5 / (n * curvature[name] + target.precision[name]))
+            sample[name] = m + std * torch.randn(m.shape, generator=mine, dtype=m.dtype)
         _, gradient, squares = per_example_gradients(likelihood, target.graph, sample, target.buffers, batch, noise)
         for name, m in mean.items():
             delta = target.precision[name] / n
@@ -110,19 +110,19 @@ def test_one_step_written_out():
 def test_it_starts_at_the_width_asked_for(temperature):
     target, params, _ = target_for(LIKELIHOODS["standard"], temperature=temperature)
     algorithm = cb.VOGN(initial_std=0.02)
-    for width in algorithm.finalize(
+    for std in algorithm.finalize(
         target, algorithm.init(target, params, torch.Generator().manual_seed(0)), (), torch.Generator()
     ).std.values():
-        torch.testing.assert_close(width, torch.full_like(width, 0.02))
+        torch.testing.assert_close(std, torch.full_like(std, 0.02))
 
 
 def test_it_never_starts_wider_than_the_prior():
     target, params, _ = target_for(LIKELIHOODS["standard"])
     algorithm = cb.VOGN(initial_std=100.0)
-    for name, width in algorithm.finalize(
+    for name, std in algorithm.finalize(
         target, algorithm.init(target, params, torch.Generator().manual_seed(0)), (), torch.Generator()
     ).std.items():
-        torch.testing.assert_close(width, target.precision[name].rsqrt().expand(width.shape))
+        torch.testing.assert_close(std, target.precision[name].rsqrt().expand(std.shape))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])

@@ -16,7 +16,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.errors import CorruptFile, RunExists, UnsupportedLayer
-from certibayes.support.files import read_tensors, write_atomically, write_tensors
+from certibayes.support.files import FORMAT, read_tensors, write_atomically, write_tensors
 
 from .cases import KINDS, inputs, network, posterior
 
@@ -200,11 +200,17 @@ class TestDamage:
                 cb.load(tmp_path)
 
     def test_a_newer_format(self, saved):
-        rewrite_header(saved, lambda header: header.update(format=2))
+        rewrite_header(saved, lambda header: header.update(format=FORMAT + 1))
         with pytest.raises(CorruptFile, match="Upgrade certibayes"):
             cb.load(saved)
 
-    def test_a_foreign_safetensors_file(self, tmp_path):
+    def test_an_older_format(self, saved):
+        rewrite_header(saved, lambda header: header.update(format=1))
+        words = "was written by an earlier version of certibayes, whose posteriors this one does not read. Train again."
+        with pytest.raises(CorruptFile, match=re.escape(words)):
+            cb.load(saved)
+
+    def test_a_safetensors_file_of_another_program(self, tmp_path):
         file = tmp_path / "posterior.safetensors"
         safetensors.torch.save_file({"weight": torch.ones(2)}, file)
         with pytest.raises(CorruptFile, match="not written by certibayes"):

@@ -40,9 +40,9 @@ def test_samples_have_the_mean_and_covariance_that_are_stated(dtype):
     flat = torch.cat([drawn[name].flatten(1) for name in NAMES], 1).double()
     mean = torch.cat([made.mean[name].flatten() for name in NAMES]).double()
     covariance = made.factor.double() @ made.factor.double().T
-    width = covariance.diagonal().sqrt()
-    assert ((flat.mean(0) - mean).abs() < 5 * width / count**0.5).all()
-    error = torch.sqrt((torch.outer(width, width).square() + covariance.square()) / count)
+    std = covariance.diagonal().sqrt()
+    assert ((flat.mean(0) - mean).abs() < 5 * std / count**0.5).all()
+    error = torch.sqrt((torch.outer(std, std).square() + covariance.square()) / count)
     assert ((flat.T.cov() - covariance).abs() < 5 * error).all()
 
 

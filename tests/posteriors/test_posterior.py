@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -49,8 +50,14 @@ class TestEveryKind:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "point"])
 def test_at_least_one_sample(kind):
-    with pytest.raises(InvalidInput, match="at least one"):
+    with pytest.raises(InvalidInput, match="samples must be at least 1"):
         posterior(kind).predictor(0)
+
+
+@pytest.mark.parametrize("settings", [{"samples": "3"}, {"samples": 2.5}, {"samples": True}, {"seed": "1"}])
+def test_slips_of_type_are_named(settings):
+    with pytest.raises(InvalidInput, match="must be a whole number"):
+        gaussian().predictor(**settings)
 
 
 class TestPoint:
@@ -81,7 +88,7 @@ class TestPoint:
 
 
 class TestDiagonalGaussian:
-    def test_mean_and_width_of_its_samples(self):
+    def test_mean_and_standard_deviation_of_its_samples(self):
         net = network()
         mean = {name: torch.full_like(p, 2.0) for name, p in net.named_parameters()}
         std = {name: torch.full_like(p, 0.25) for name, p in net.named_parameters()}
@@ -89,9 +96,9 @@ class TestDiagonalGaussian:
         count = 4000
         drawn = cb.DiagonalGaussian(net, mean, std).sample(count, generator())
         for name, tensor in drawn.items():
-            width = std[name]
-            assert ((tensor.mean(0) - 2.0).abs() <= 5 * width / math.sqrt(count)).all()
-            assert ((tensor.std(0) - width).abs() <= 5 * width / math.sqrt(2 * count)).all()
+            deviation = std[name]
+            assert ((tensor.mean(0) - 2.0).abs() <= 5 * deviation / math.sqrt(count)).all()
+            assert ((tensor.std(0) - deviation).abs() <= 5 * deviation / math.sqrt(2 * count)).all()
 
     def test_weights_are_independent(self):
         drawn = gaussian(1.0).sample(4000, generator())
@@ -144,7 +151,7 @@ class TestSamples:
         which = [next(i for i in range(6) if torch.equal(w, held["1.weight"][i])) for w in chosen]
         assert len(set(which)) == 4
 
-    def test_parameters_of_one_sample_stay_together(self):
+    def test_parameters_of_one_sample_are_not_mixed_with_anothers(self):
         held = stacked(6)
         drawn = cb.Samples(network(), held).sample(2, generator(1))
         for i in range(2):
@@ -188,7 +195,7 @@ class TestFromModules:
         outputs = cb.Samples.from_modules(nets).predictor(3).sample_outputs(x)
         torch.testing.assert_close(outputs, torch.stack([net(x) for net in nets]))
 
-    def test_batch_norm_statistics_travel_with_their_sample(self):
+    def test_batch_norm_statistics_stay_with_their_sample(self):
         nets, x = [batch_norm_net(seed) for seed in range(4)], inputs()
         made = cb.Samples.from_modules(nets)
         expected = torch.stack([net(x) for net in nets])
@@ -239,9 +246,165 @@ def test_a_network_without_parameters_is_refused():
         cb.Point(nn.Sequential(nn.Flatten(), nn.Tanh()), input_shape=(4,))
 
 
-def test_a_posterior_says_what_it_is():
-    net = cb.networks.mlp(4, [5], 3)
-    assert repr(cb.Point(net)) == "Point(4 parameters)"
-    assert (
-        repr(cb.Point(net, metadata={"algorithm": "MAP", "frozen": ["a"]})) == "Point(4 parameters, 1 frozen, by MAP)"
-    )
+class TestInWords:
+    """What a posterior prints."""
+
+    def test_the_network_its_weights_and_the_domain(self):
+        assert repr(cb.Point(cb.networks.mlp(4, [5], 3))).splitlines() == [
+            "Point: one network",
+            "  network: 4 -> Reshape, Linear, ReLU, Linear -> 3",
+            "  weights: 43 in 4 tensors",
+            "  domain: no limit known",
+        ]
+
+    def test_how_it_came_about(self):
+        metadata = {
+            "algorithm": {"name": "VOGN", "lr": 0.1},
+            "likelihood": {"name": "RobustCategorical", "p_eps": {"name": "TwoPoint"}, "adversary": {"name": "IBP"}},
+            "temperature": 0.01,
+            "frozen": ["a"],
+        }
+        lines = repr(cb.Point(network(), metadata=metadata, domain=(0, 1))).splitlines()
+        assert "  inference: VOGN, RobustCategorical (TwoPoint, IBP), temperature 0.01" in lines
+        assert "  weights: 43 in 4 tensors, 1 more frozen" in lines
+        assert "  domain: [0, 1]" in lines
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_every_kind_says_what_it_holds(self, kind):
+        """Also where users wrote the metadata themselves."""
+        words = {
+            "point": "Point: one network",
+            "diagonal gaussian": "DiagonalGaussian: an independent normal distribution for each weight",
+            "samples": "Samples: 6 samples",
+            "modules with batch norm": "Samples: 4 samples",
+        }[kind]
+        lines = repr(posterior(kind)).splitlines()
+        assert lines[0] == words
+        assert "  inference: test" in lines
+        assert lines[2].startswith("  weights: 4" if kind != "modules with batch norm" else "  weights: 53 in 6")
+
+    def test_chains_and_ranks(self):
+        assert "6 samples from 2 chains" in repr(cb.Samples(network(), stacked(), metadata={"chains": 2}))
+        mean = dict(network().named_parameters())
+        assert "rank 6" in repr(cb.LowRankGaussian(network(), mean, mean_of_ones(mean), stacked()))
+
+    def test_a_deep_network_is_cut_short(self):
+        text = repr(cb.Point(cb.networks.mlp(4, [5] * 9, 3)))
+        assert "4 -> Reshape, Linear, ReLU, Linear, 12 more, Linear, ReLU, Linear, ReLU" not in text
+        assert len(text.splitlines()[1]) < 120
+        assert " more, " in text
+
+
+def mean_of_ones(mean):
+    return {name: torch.ones_like(p) for name, p in mean.items()}
+
+
+def kinds_with(domain):
+    net, mean = network(), dict(network().named_parameters())
+    ones = mean_of_ones(mean)
+    return {
+        "point": cb.Point(net, domain=domain),
+        "gaussian": cb.DiagonalGaussian(net, mean, ones, domain=domain),
+        "low rank": cb.LowRankGaussian(net, mean, ones, stacked(), domain=domain),
+        "last layer": cb.LastLayerGaussian(net, mean, torch.eye(3), ["3.bias"], domain=domain),
+        "samples": cb.Samples(net, stacked(), domain=domain),
+        "modules": cb.Samples.from_modules([net, network(1)], domain=domain),
+    }
+
+
+class TestDomain:
+    @pytest.mark.parametrize("kind", kinds_with(None))
+    def test_every_kind_hands_it_on_and_keeps_it_on_disk(self, kind, tmp_path):
+        made = kinds_with((-1, 2))[kind]
+        assert made.domain == made.predictor(1).domain == (-1.0, 2.0)
+        made.save(tmp_path)
+        assert cb.load(tmp_path).domain == (-1.0, 2.0)
+        assert kinds_with(None)[kind].domain is kinds_with(None)[kind].predictor(1).domain is None
+
+    def test_the_digest_does_not_depend_on_it(self):
+        assert kinds_with((0, 1))["samples"].predictor().digest == kinds_with(None)["samples"].predictor().digest
+
+    def test_features_may_differ(self, tmp_path):
+        low, high = torch.zeros(1, 4), torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+        cb.Point(network(), domain=(low, high)).save(tmp_path)
+        found = cb.load(tmp_path).predictor().domain
+        assert torch.equal(found[0], low.double())
+        assert torch.equal(found[1], high.double())
+
+    def test_points_may_not(self):
+        with pytest.raises(InvalidInput, match="same for all points"):
+            cb.Point(network(), domain=(torch.zeros(5, 4), torch.ones(5, 4)))
+
+    @pytest.mark.parametrize("domain", [(1, 0), 3, "unit", (0, 1, 2)])
+    def test_what_is_no_domain_is_refused(self, domain):
+        with pytest.raises(InvalidInput, match="domain is"):
+            cb.Point(network(), domain=domain)
+
+
+class TestParametersAsTheyCome:
+    """Arrays, lists of dictionaries, and slips."""
+
+    def test_a_list_of_dictionaries_is_stacked(self):
+        each = [dict(network(seed).named_parameters()) for seed in range(6)]
+        found = cb.Samples(network(), each)
+        assert all(torch.equal(found.stacked[name], tensor) for name, tensor in stacked().items())
+
+    def test_buffers_may_be_among_them(self):
+        nets = [batch_norm_net(seed) for seed in range(3)]
+        buffers = ("1.running_mean", "1.running_var")
+        each = [dict(net.named_parameters()) | {name: net.state_dict()[name] for name in buffers} for net in nets]
+        expected = cb.Samples.from_modules(nets).predictor().digest
+        assert cb.Samples(nets[0], each).predictor().digest == expected
+
+    @pytest.mark.parametrize("kind", [np.asarray, lambda a: np.asarray(a, np.float64), lambda a: a.tolist()])
+    def test_arrays_take_the_networks_precision(self, kind):
+        plain = {name: kind(tensor.numpy()) for name, tensor in stacked().items()}
+        assert cb.Samples(network(), plain).predictor().digest == cb.Samples(network(), stacked()).predictor().digest
+        mean = {name: kind(p.detach().numpy()) for name, p in network().named_parameters()}
+        assert cb.Point(network(), mean).predictor().digest == cb.Point(network()).predictor().digest
+        assert cb.DiagonalGaussian(network(), mean, mean_of_ones(dict(network().named_parameters()))).mean.keys()
+
+    def test_names_that_do_not_match(self):
+        each = [dict(network(seed).named_parameters()) for seed in range(3)]
+        each[1]["extra"] = each[1].pop("1.bias")
+        with pytest.raises(InvalidInput, match=r"stacked\[1\] must hold.*Missing: \['1.bias'\]; unknown: \['extra'\]"):
+            cb.Samples(network(), each)
+
+    def test_buffers_of_some_samples_only(self):
+        net = batch_norm_net()
+        each = [dict(net.named_parameters()) for _ in range(2)]
+        each[1]["1.running_mean"] = net[1].running_mean
+        with pytest.raises(InvalidInput, match=r"stacked\[1\] and stacked\[0\].*1.running_mean"):
+            cb.Samples(net, each)
+
+    def test_shapes_that_do_not_match(self):
+        each = [dict(network(seed).named_parameters()) for seed in range(3)]
+        each[2]["1.bias"] = torch.zeros(7)
+        with pytest.raises(InvalidInput, match=r"stacked\[2\]\['1.bias'\] has shape \(7,\).*\(5,\)"):
+            cb.Samples(network(), each)
+
+    @pytest.mark.parametrize("given", [network(), [network(), network(1)]], ids=["module", "modules"])
+    def test_modules_in_the_place_of_parameters(self, given):
+        with pytest.raises(InvalidInput, match=r"named_parameters.*from_modules"):
+            cb.Samples(network(), given)
+
+    def test_one_networks_parameters_in_the_place_of_stacked_ones(self):
+        with pytest.raises(InvalidInput, match=r"same leading dimension.*Point\(net\)"):
+            cb.Samples(network(), dict(network().named_parameters()))
+
+    @pytest.mark.parametrize("given", [None, 3, "weights", torch.zeros(3)])
+    def test_what_is_no_dictionary(self, given):
+        with pytest.raises(InvalidInput, match="by name"):
+            cb.Samples(network(), given)
+
+    def test_a_number_for_all_standard_deviations(self):
+        with pytest.raises(InvalidInput, match="std must hold"):
+            cb.DiagonalGaussian(network(), dict(network().named_parameters()), 0.1)
+
+    def test_no_samples(self):
+        with pytest.raises(InvalidInput, match="at least one"):
+            cb.Samples(network(), [])
+
+    def test_one_module_in_the_place_of_several(self):
+        with pytest.raises(InvalidInput, match=r"Point\(net\)"):
+            cb.Samples.from_modules(network())

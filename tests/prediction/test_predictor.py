@@ -1,5 +1,7 @@
 """Predictors: log mean softmax of fixed samples, as an ordinary module."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given
@@ -231,3 +233,37 @@ def test_regression_predicts_the_mean():
     torch.testing.assert_close(point(x), net(x).detach())
     with pytest.raises(InvalidInput, match="no class probabilities"):
         point.probabilities(x)
+
+
+class TestDomain:
+    def test_it_is_kept_and_moves_with_the_predictor(self):
+        graph, params = traced("relu")
+        predictor = Predictor(graph, stack([params]), domain=[0, 1])
+        assert predictor.domain == predictor.double().domain == copy.deepcopy(predictor).domain == (0.0, 1.0)
+
+    def test_none_is_known_unless_said(self):
+        assert _predictor().domain is None
+
+    def test_it_is_no_part_of_the_digest(self):
+        graph, params = traced("relu")
+        digests = {Predictor(graph, stack([params]), domain).digest for domain in (None, (0.0, 1.0), (0.0, 2.0))}
+        assert len(digests) == 1
+
+    def test_it_is_the_same_for_all_points(self):
+        graph, params = traced("relu")
+        with pytest.raises(InvalidInput, match="same for all points"):
+            Predictor(graph, stack([params]), (torch.zeros(2, 4), torch.ones(2, 4)))
+
+
+def test_a_predictor_says_what_it_is():
+    graph, params = traced("relu")
+    predictor = Predictor(graph, stack([params, params]), domain=(0.0, 1.0))
+    title, network, domain, digest = repr(predictor).splitlines()
+    assert title == "Predictor of 2 weight samples"
+    assert network.startswith("  network: ")
+    assert "Linear, ReLU" in network
+    assert domain == "  domain: [0, 1]"
+    assert digest == f"  digest: {predictor.digest[:12]}..."
+    assert "Predictor of 1 weight sample\n" in repr(Predictor(graph, stack([params])))
+    low, high = torch.zeros(1, *graph.input_shape), torch.ones(1, *graph.input_shape)
+    assert "a range for each feature" in repr(Predictor(graph, stack([params]), (low, high)))

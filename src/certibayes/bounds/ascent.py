@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from certibayes.support.adam import adam_direction, bias_correction
+
 Values = dict[str, Tensor]
 
 
@@ -34,16 +36,10 @@ def climb(objective: Callable[[list[Values]], Tensor], freedoms: Sequence[Freedo
     moments: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
     for step in range(1, steps + 1):
         gradients = torch.func.grad(objective)(groups)
-        correction = (1 - 0.99**step) ** 0.5 / (1 - 0.9**step)
+        correction = bias_correction(step)
         for index, (gradient, freedom) in enumerate(zip(gradients, freedoms, strict=True)):
             rate = freedom.rate * (1 - (step - 1) / steps) * correction
             for name, g in gradient.items():
-                if step == 1:
-                    mean, square = moments[index, name] = 0.1 * g, 0.01 * g * g
-                else:
-                    mean, square = moments[index, name]
-                    mean.mul_(0.9).add_(g, alpha=0.1)
-                    square.mul_(0.99).add_(g * g, alpha=0.01)
-                moved = groups[index][name] + rate * (mean / (square.sqrt() + 1e-12))
-                groups[index][name] = moved.clamp(0.0, freedom.top)
+                direction, moments[index, name] = adam_direction(g, moments.get((index, name)))
+                groups[index][name] = (groups[index][name] + rate * direction).clamp(0.0, freedom.top)
     return groups

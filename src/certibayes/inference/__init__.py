@@ -1,4 +1,4 @@
-"""One algorithm a file; ``fit`` drives any of them."""
+"""One algorithm per file; ``fit`` drives any of them."""
 
 from certibayes.inference.algorithm import Algorithm, Info, Sweep
 from certibayes.inference.bbb import BBB
@@ -8,6 +8,7 @@ from certibayes.inference.hmc import HMC
 from certibayes.inference.ivon import IVON
 from certibayes.inference.laplace import Laplace
 from certibayes.inference.map import MAP
+from certibayes.inference.names import ALGORITHMS, as_algorithm
 from certibayes.inference.noisy_adam import NoisyAdam
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
@@ -17,6 +18,7 @@ from certibayes.inference.target import Target
 from certibayes.inference.vogn import VOGN
 
 __all__ = [
+    "ALGORITHMS",
     "BBB",
     "HMC",
     "IVON",
@@ -33,5 +35,6 @@ __all__ = [
     "Schedule",
     "Sweep",
     "Target",
+    "as_algorithm",
     "fit",
 ]

@@ -59,8 +59,8 @@ class Algorithm(Generic[State]):
     """Whether a posterior can be made of a network that is trained already, with ``epochs=0``."""
 
     robust_temperature: ClassVar[float] = 1.0
-    """Temperature that is taken where none is given and bounds judge the weights: 1, Bayes' rule, unless the method's
-    weights are then so wide that nothing can be certified."""
+    """Temperature that is taken where none is given and the likelihood depends on bounds: 1, Bayes' rule, unless the
+    method's weights then vary so much that nothing can be certified."""
 
     @property
     def burn_in_epochs(self) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
 from certibayes.support.checks import require_count
@@ -26,9 +27,11 @@ class Placement(NamedTuple):
         """Bring a batch there: inputs and regression targets as the network's floats, labels as int64."""
         inputs, targets = pair_of(inputs, targets, what)
         if len(inputs) != len(targets):
-            raise InvalidInput(f"there are {len(inputs)} {what} inputs but {len(targets)} targets.")
+            raise lengths_differ(inputs, targets, what)
         if not inputs.is_floating_point():
-            raise InvalidInput(f"the {what} inputs are {inputs.dtype}; floats are needed. For images: x.float() / 255.")
+            raise InvalidInput(
+                f"the {what} inputs are {inputs.dtype}; floats are needed. For images of bytes: x / 255."
+            )
         kind = self.dtype if targets.is_floating_point() else torch.int64
         return Batch(inputs.to(self.device, self.dtype), targets.to(self.device, kind))
 
@@ -38,7 +41,7 @@ class BatchSource:
 
     Attributes:
         size: number of training examples.
-        steps: batches an epoch.
+        steps: batches per epoch.
         data: all examples, where they are held in memory; else None.
     """
 
@@ -198,7 +201,11 @@ class LoaderSource(BatchSource):
         return torch.cat(parts)
 
 
-Data = Batch | tuple[Tensor, Tensor] | Dataset[Any] | DataLoader[Any]
+Pair = Batch | tuple[Any, Any] | list[Any]
+"""Inputs and targets, as tensors, arrays or lists."""
+
+Data = Pair | DataSet | Dataset[Any] | DataLoader[Any]
+"""What can be trained on."""
 
 
 def pair_of(inputs: Any, targets: Any, what: str = "training") -> Batch:
@@ -209,10 +216,26 @@ def pair_of(inputs: Any, targets: Any, what: str = "training") -> Batch:
     return pair
 
 
+def lengths_differ(inputs: Tensor, targets: Tensor, what: str) -> InvalidInput:
+    """Make the error for inputs and targets that are not equally many."""
+    return InvalidInput(
+        f"there are {len(inputs)} {what} inputs but {len(targets)} targets. Each input needs a target of its own; "
+        "perhaps one of the two comes from another split, or was filtered without the other."
+    )
+
+
+def validation_pair(validation: Pair) -> Batch:
+    """Return validation data as tensors."""
+    if len(validation) != 2:
+        raise InvalidInput(f"validation is a fraction or a pair (inputs, targets), got {len(validation)} parts.")
+    inputs, targets = validation
+    return pair_of(inputs, targets, "validation")
+
+
 def _in_memory(train: Data) -> Data:
     """Return data in memory as a pair of tensors, and all other data as they are."""
     parts = train.tensors if isinstance(train, TensorDataset) else train
-    return pair_of(*parts) if isinstance(parts, tuple) and len(parts) == 2 else train
+    return pair_of(*parts) if isinstance(parts, (tuple, list)) and len(parts) == 2 else train
 
 
 def whole(source: BatchSource) -> BatchSource:
@@ -224,7 +247,7 @@ def whole(source: BatchSource) -> BatchSource:
 
 
 def source_of(train: Data, batch_size: int, placement: Placement) -> BatchSource:
-    """Make a source from tensors or arrays (inputs, targets), a Dataset or a DataLoader."""
+    """Make a source from a pair (inputs, targets), a Dataset or a DataLoader."""
     if isinstance(train, DataLoader):
         return LoaderSource(train, placement)
     train = _in_memory(train)
@@ -235,9 +258,10 @@ def source_of(train: Data, batch_size: int, placement: Placement) -> BatchSource
         require_count(count, "the number of training examples")
         require_count(batch_size, "batch_size")
         return LoaderSource(DataLoader(train, batch_size, shuffle=True, drop_last=count >= batch_size), placement)
+    named = f" {train!r}. A data set by name: certibayes.data.load({train!r})" if isinstance(train, str) else ""
     raise InvalidInput(
-        "training data must be a pair of tensors or arrays (inputs, targets), a Dataset or a DataLoader, not "
-        f"{type(train).__name__}."
+        "training data must be a pair of tensors or arrays (inputs, targets), a data set, a torch Dataset or a "
+        f"DataLoader, not {type(train).__name__}{named}."
     )
 
 
@@ -253,7 +277,7 @@ def split_off(train: Data, fraction: float, seed: int) -> tuple[Data, Batch]:
         )
     inputs, targets = train
     if len(inputs) != len(targets):
-        raise InvalidInput(f"there are {len(inputs)} training inputs but {len(targets)} targets.")
+        raise lengths_differ(inputs, targets, "training")
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
     count = max(1, round(fraction * len(inputs)))
     held, kept = order[:count], order[count:]

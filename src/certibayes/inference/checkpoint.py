@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ class Progress:
 
     Attributes:
         step: steps made since the start.
-        history: one record an epoch, as callbacks see them.
+        history: one record per epoch, as callbacks see them.
         loss_sum: of the losses since the current epoch began, so that a resumed epoch reports the same mean.
     """
 
@@ -72,12 +73,11 @@ def read_checkpoint(
         RunExists: the checkpoint belongs to a run with other settings; the message names them.
     """
     tensors, record = read_tensors(directory / FILE_NAME, "checkpoint")
-    differing = [key for key in run if record["run"].get(key) != run[key]]
+    differing = list(differences(record["run"], run))
     if differing:
-        found = {key: record["run"].get(key) for key in differing}
         raise RunExists(
-            f"{directory} holds another run; it differs in {', '.join(differing)} (there: {found}). Resume with the "
-            "settings it was started with, or choose another directory."
+            f"{directory} holds another run; it differs in {', '.join(differing)}. Resume with the settings it was "
+            "started with, or choose another directory."
         )
     leaves, structure = pytree.tree_flatten(state)
     try:
@@ -89,3 +89,20 @@ def read_checkpoint(
         raise CorruptFile(f"the checkpoint in {directory} lacks {error}; start the run afresh.") from error
     progress = Progress(record["step"], record["history"], record["loss_sum"])
     return pytree.tree_unflatten(read, structure), buffers, progress
+
+
+def differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted path of every setting that differs, such as ``algorithm.lr (0.1 there, 0.2 here)``.
+
+    Two objects of different names differ as a whole; so do lists, and values that are too long to be read are left out.
+    """
+    if there == here:
+        return
+    nested = isinstance(there, dict) and isinstance(here, dict)
+    if nested and there.get("name") == here.get("name"):
+        for key in {**here, **there}:
+            yield from differences(there.get(key), here.get(key), f"{path}.{key}" if path else str(key))
+        return
+    shown = [str(value["name"] if nested else value) for value in (there, here)]
+    readable = all(len(text) <= 40 for text in shown)
+    yield path + (f" ({shown[0]} there, {shown[1]} here)" if readable else "")

@@ -8,11 +8,21 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from certibayes.support.progress import Report
+
 
 class TrainingDisplay:
-    """Shows steps, loss and validation figures on standard error; silent if ``shown`` is false."""
+    """Shows steps, loss and validation figures on standard error, or reports the steps to a function.
 
-    def __init__(self, title: str, total: int, done: int, shown: bool):
+    Args:
+        title: what is being trained.
+        total: steps in all.
+        done: steps made before.
+        progress: True for a bar, False for nothing, or a function of (done, total).
+    """
+
+    def __init__(self, title: str, total: int, done: int, progress: bool | Report):
+        self.total, self.report = total, progress if callable(progress) else None
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -21,7 +31,7 @@ class TrainingDisplay:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(stderr=True),
-            disable=not shown,
+            disable=progress is not True,
         )
         self.task = self.bar.add_task(title, total=total, completed=done, figures="")
         self.validation = ""
@@ -36,8 +46,10 @@ class TrainingDisplay:
         self.bar.stop()
 
     def show(self, step: int, loss: float) -> None:
-        """Move the bar to ``step``."""
+        """Say that ``step`` steps are made."""
         self.bar.update(self.task, completed=step, figures=f"loss {loss:.3f}{self.validation}")
+        if self.report is not None:
+            self.report(step, self.total)
 
     def epoch(self, record: dict[str, float]) -> None:
         """Show an epoch's validation figures beside the loss from now on."""

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
-from certibayes.inference.adam import Moments, adam_step, zero_moments
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.statistics import has_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import Posterior, Samples
+from certibayes.support.adam import Moments, adam_step, zero_moments
 from certibayes.support.stacks import map_samples
 
 
@@ -55,9 +55,9 @@ class DeepEnsemble(Algorithm[EnsembleState]):
             raise InvalidInput(f"an ensemble has at least one member, got {self.members}.")
 
     def init(self, target: Target, params: Params, generator: torch.Generator) -> EnsembleState:
-        """Start one member from the network's parameters, the others from draws of the same mean and spread.
+        """Start one member from the network's parameters, the others from draws of the same mean and variance.
 
-        A traced network does not know how its module draws its weights; mean and spread of each tensor tell
+        A traced network does not know how its module draws its weights; mean and variance of each tensor say
         enough.
         """
         if has_statistics(target.graph):

@@ -3,7 +3,7 @@
 "Variational learning is effective for large deep networks", ICML 2024.
 
 A mean-field Gaussian q(w) = N(m, diag(s²)) fitted by natural gradients, whose curvature h comes from the
-reparameterisation trick instead of squared gradients. With N examples, prior precision δ, temperature T and the
+reparameterization trick instead of squared gradients. With N examples, prior precision δ, temperature T and the
 gradient g of the mean loss at a sample w = m + s ε,
 
     ĥ = g ε / s,        h ← β₂ h + (1 - β₂) ĥ + ½ (1 - β₂)² (h - ĥ)² / (h + δ/N),
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
-from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
+from certibayes.inference.meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -49,7 +49,7 @@ class IVON(Algorithm[IVONState]):
     Attributes:
         lr: step of the natural gradient.
         betas: decay of momentum and curvature; the estimate of the curvature is noisy, so the second is close to 1.
-        initial_std: width to start from at temperature 1; at another it is sqrt(T) times that.
+        initial_std: standard deviation to start from at temperature 1; at another it is sqrt(T) times that.
     """
 
     lr: float = 0.8
@@ -62,12 +62,12 @@ class IVON(Algorithm[IVONState]):
             raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
 
     def init(self, target: Target, params: Params, generator: torch.Generator) -> IVONState:
-        """Start at the network's parameters with width ``initial_std`` sqrt(T), or narrower where the prior is."""
+        """Start at the network's parameters, with ``initial_std`` sqrt(T) or, where it is smaller, the prior's std."""
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
-        # The estimate of the curvature is averaged for long, so the first steps have the size that its start gives
+        # The estimate of the curvature is averaged for long, so the first steps are as long as its start makes
         # them; it must not depend on the temperature, or a rate that is right at one would be wrong at another.
-        hessian = curvature_for_width(target, params, self.initial_std * math.sqrt(target.temperature))
+        hessian = curvature_for_std(target, params, self.initial_std * math.sqrt(target.temperature))
         return IVONState(dict(params), zeros, hessian, like.new_zeros(()), like.new_full((), self.lr))
 
     def update(
@@ -76,14 +76,14 @@ class IVON(Algorithm[IVONState]):
         """Sample weights, and move mean and curvature."""
         beta1, beta2 = self.betas
         step = state.step + 1
-        spread = widths(target, state.hessian)
-        sample = sample_weights(state.mean, spread, generator)
+        std = standard_deviations(target, state.hessian)
+        sample = sample_weights(state.mean, std, generator)
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         mean, momentum, hessian = {}, {}, {}
         for name, m in state.mean.items():
             g, h, prior = gradient[name], state.hessian[name], target.precision[name] / target.data_size
             # g ε / s with ε = (w - m) / s.
-            estimate = (sample[name] - m).mul_(g).div_(spread[name].square_())
+            estimate = (sample[name] - m).mul_(g).div_(std[name].square_())
             correction = (h - estimate).square_().div_(h + prior).mul_(0.5 * (1 - beta2) ** 2)
             hessian[name] = torch.lerp(estimate, h, beta2).add_(correction)
             momentum[name] = torch.lerp(g, state.momentum[name], beta1)
@@ -97,4 +97,4 @@ class IVON(Algorithm[IVONState]):
 
     def finalize(self, target: Target, state: IVONState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        return DiagonalGaussian(target.network(), state.mean, widths(target, state.hessian))
+        return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.hessian))

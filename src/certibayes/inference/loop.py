@@ -26,6 +26,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.posteriors import Posterior, versions
 from certibayes.support.checks import require_finite
+from certibayes.support.progress import Report
 from certibayes.support.seeds import derived_seed
 
 Callback = Callable[[dict[str, float]], None]
@@ -93,14 +94,14 @@ class Loop:
         self.fixed_noise: Noise | None = None
         self.saved = time.monotonic()
 
-    def train(self, params: dict[str, Tensor], resume: bool, shown: bool, title: str) -> None:
+    def train(self, params: dict[str, Tensor], resume: bool, progress: bool | Report, title: str) -> None:
         """Make all steps that are still to be made."""
         self.state = self.algorithm.init(self.target, params, self.generators["algorithm"])
         if self._has_checkpoint():
             self._restore(resume)
         elif has_statistics(self.target.graph) and self.total:
             self._refresh()
-        with TrainingDisplay(title, self.total, self.done.step, shown) as display, StopRequest() as stop:
+        with TrainingDisplay(title, self.total, self.done.step, progress) as display, StopRequest() as stop:
             while self.done.step < self.total:
                 self._epoch(display, stop)
         self._save()
@@ -111,7 +112,8 @@ class Loop:
         if temperature is not None:
             target = dataclasses.replace(target, temperature=temperature)
             settings = {**settings, "temperature": temperature}
-        generator = torch.Generator(self.device).manual_seed(derived_seed(self.seed, "finalize"))
+        # A seed's purpose is part of its stream: respelled, the same seed would give another posterior.
+        generator = torch.Generator(self.device).manual_seed(derived_seed(self.seed, "finalise"))
         sweep = FullSweep(target, self.source, self.seed)
         posterior = self.algorithm.finalize(target, self.state, sweep, generator)
         posterior.metadata.update(settings, history=self.done.history, versions=versions())
@@ -191,7 +193,7 @@ class Loop:
         self.target = dataclasses.replace(self.target, buffers=buffers)
 
     def _require_finite_state(self) -> None:
-        """A loss tells of divergence one step late; the state itself must be sound before it is kept."""
+        """A loss shows divergence one step late; the state itself must be sound before it is kept."""
         leaves = pytree.tree_leaves(self.state)
         if not all(bool(torch.isfinite(leaf).all()) for leaf in leaves):
             raise self._diverged()
@@ -246,7 +248,7 @@ class Loop:
 
     @torch.no_grad()
     def _validate(self, held: Batch) -> dict[str, float]:
-        """Judge the mean network on held-out data, at full radii."""
+        """Evaluate the mean network on held-out data, at full radii."""
         params = self.algorithm.mean_params(self.state)
         likelihoods, hits = [], []
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "validation noise"))

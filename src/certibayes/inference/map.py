@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference.adam import Moments, adam_step, zero_moments
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import Point, Posterior
+from certibayes.support.adam import Moments, adam_step, zero_moments
 
 
 class MAPState(NamedTuple):

@@ -1,4 +1,4 @@
-"""What the natural-gradient methods share: the Gaussian that a curvature stands for.
+"""What the natural-gradient methods have in common: the Gaussian that a curvature stands for.
 
 With N examples, prior precision δ, temperature T and curvature h of one example's loss, the mean-field Gaussian has
 
@@ -14,7 +14,7 @@ from certibayes.inference.target import Target
 from certibayes.networks import Params
 
 
-def widths(target: Target, curvature: Params) -> dict[str, Tensor]:
+def standard_deviations(target: Target, curvature: Params) -> dict[str, Tensor]:
     """Return the standard deviation of every parameter."""
     return {
         name: ((target.data_size * h + target.precision[name]) / target.temperature).rsqrt_()
@@ -22,8 +22,8 @@ def widths(target: Target, curvature: Params) -> dict[str, Tensor]:
     }
 
 
-def curvature_for_width(target: Target, params: Params, std: float) -> dict[str, Tensor]:
-    """Return the curvature at which every width is ``std``, or 0 where the prior alone is narrower."""
+def curvature_for_std(target: Target, params: Params, std: float) -> dict[str, Tensor]:
+    """Return the curvature at which every standard deviation is ``std``, or 0 where the prior's alone is smaller."""
     precision = target.temperature / std**2
     return {
         name: torch.zeros_like(p) + ((precision - target.precision[name]) / target.data_size).clamp(min=0)
@@ -31,9 +31,9 @@ def curvature_for_width(target: Target, params: Params, std: float) -> dict[str,
     }
 
 
-def sample_weights(mean: Params, spread: Params, generator: torch.Generator) -> dict[str, Tensor]:
+def sample_weights(mean: Params, std: Params, generator: torch.Generator) -> dict[str, Tensor]:
     """Draw m + s ε with one ε ~ N(0, 1) for each weight."""
     return {
-        name: torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device).mul_(spread[name]).add_(m)
+        name: torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device).mul_(std[name]).add_(m)
         for name, m in mean.items()
     }

@@ -8,8 +8,8 @@ precision δ, temperature T, and the mean gradient g of the loss over a batch of
     s² = T / (N f + δ).
 
 f estimates the Fisher information of one example. The square of a batch's mean gradient is 1/B of that where gradients
-average out, as they do near an optimum, hence the factor B; with B = 1 it is the paper's formula to the letter. The
-second moment f and the width s are different things and are kept apart.
+average out, as they do near an optimum, so it is multiplied by B; with B = 1 it is the paper's formula to the letter.
+The second moment f and the standard deviation s are different things and are kept apart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
-from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
+from certibayes.inference.meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -46,8 +46,8 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
     Attributes:
         lr: step of the natural gradient.
         betas: decay of momentum and Fisher information.
-        damping: added to the denominator of the step, not to the width ("extrinsic damping").
-        initial_std: width to start from.
+        damping: added to the denominator of the step, not to the precision ("extrinsic damping").
+        initial_std: standard deviation to start from.
     """
 
     robust_temperature: ClassVar[float] = 0.01
@@ -63,10 +63,10 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
             raise InvalidInput("initial_std must be positive and damping not negative.")
 
     def init(self, target: Target, params: Params, generator: torch.Generator) -> NoisyAdamState:
-        """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
+        """Start at the network's parameters, with ``initial_std`` or, where it is smaller, the prior's std."""
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
-        fisher = curvature_for_width(target, params, self.initial_std)
+        fisher = curvature_for_std(target, params, self.initial_std)
         return NoisyAdamState(dict(params), zeros, fisher, like.new_zeros(()), like.new_full((), self.lr))
 
     def update(
@@ -75,7 +75,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         """Sample weights, and move mean and Fisher information."""
         beta1, beta2 = self.betas
         step = state.step + 1
-        sample = sample_weights(state.mean, widths(target, state.fisher), generator)
+        sample = sample_weights(state.mean, standard_deviations(target, state.fisher), generator)
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         mean, momentum, fisher = {}, {}, {}
         for name, m in state.mean.items():
@@ -93,4 +93,4 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
 
     def finalize(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        return DiagonalGaussian(target.network(), state.mean, widths(target, state.fisher))
+        return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.fisher))

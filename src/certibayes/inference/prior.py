@@ -15,7 +15,7 @@ from certibayes.networks import Graph, Params
 
 @dataclass(frozen=True)
 class GaussianPrior:
-    """Zero-mean normal prior with one variance a layer: variance_scale / fan_in, as in the paper.
+    """Zero-mean normal prior with one variance per layer: variance_scale / fan_in, as in the paper.
 
     Attributes:
         variance_scale: multiplies the variance 1 / fan_in ("prior scaling" in the supplement). Weak by default: a prior

@@ -8,7 +8,7 @@ prior precision δ, temperature T, the gradient g of a batch's mean loss and ξ 
 
 where c in [0, 1) is the place in the current cycle. Each cycle first explores without ξ, like gradient descent, then
 samples; large rates at its start carry the chain to another mode, small ones at its end describe that mode. The bias of
-the sampler vanishes with the rate.
+the sampler goes to 0 with the rate.
 
 At a constant rate this is the papers' v = sqrt(r) p. When r falls, v must shrink with it: left as it is, it belongs to
 a larger rate, is too fast, and widens the draws until friction has worn it down. The law of p does not depend on r.
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
+from certibayes.inference.draws import Draws, room_for, with_draw
 from certibayes.inference.statistics import with_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -33,12 +34,11 @@ from certibayes.posteriors import Posterior, Samples
 
 
 class SGHMCState(NamedTuple):
-    """State of SGHMC; samples have a leading dimension."""
+    """State of SGHMC."""
 
     params: dict[str, Tensor]
     momentum: dict[str, Tensor]
-    samples: dict[str, Tensor]
-    kept: Tensor
+    draws: Draws
     step: Tensor
     lr: Tensor
 
@@ -52,7 +52,7 @@ class SGHMC(Algorithm[SGHMCState]):
         friction: α; 1 - α is the momentum.
         cycles: number of cycles.
         exploration: fraction of each cycle that is not sampled.
-        samples: draws to keep, an equal share from each cycle.
+        samples: draws to keep, as many from each cycle.
         floor: smallest rate, relative to ``lr``, so that the end of a cycle still moves.
     """
 
@@ -88,9 +88,8 @@ class SGHMC(Algorithm[SGHMCState]):
             )
         like = next(iter(params.values()))
         momentum = {name: torch.zeros_like(p) for name, p in params.items()}
-        samples = {name: p.new_zeros(self.samples, *p.shape) for name, p in params.items()}
-        zero = like.new_zeros(())
-        return SGHMCState(dict(params), momentum, samples, zero, zero, like.new_full((), self.lr))
+        draws = room_for(self.samples, params)
+        return SGHMCState(dict(params), momentum, draws, like.new_zeros(()), like.new_full((), self.lr))
 
     def _cycle(self, target: Target) -> int:
         """Steps of a cycle."""
@@ -105,13 +104,13 @@ class SGHMC(Algorithm[SGHMCState]):
         place = torch.remainder(state.step, cycle) / cycle
         rate = state.lr * (self.floor + (1.0 - self.floor) * 0.5 * (torch.cos(math.pi * place) + 1.0))
         sampling = (place >= self.exploration).to(rate)
-        spread = math.sqrt(2.0 * self.friction * target.temperature / target.data_size) * sampling
+        noise_std = math.sqrt(2.0 * self.friction * target.temperature / target.data_size) * sampling
         size = rate.sqrt()
         params, momentum = {}, {}
         for name, w in state.params.items():
             slope = torch.addcmul(gradient[name], w, target.precision[name] / target.data_size)
             normal = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
-            momentum[name] = normal.mul_(spread).add_(state.momentum[name], alpha=1.0 - self.friction)
+            momentum[name] = normal.mul_(noise_std).add_(state.momentum[name], alpha=1.0 - self.friction)
             momentum[name].sub_(slope.mul_(size))
             params[name] = w + size * momentum[name]
         new = state._replace(params=params, momentum=momentum, step=state.step + 1)
@@ -119,22 +118,20 @@ class SGHMC(Algorithm[SGHMCState]):
 
     def collects(self, target: Target, step: int) -> bool:
         """See the base class: evenly over the sampled part of each cycle, its last step included."""
-        cycle, share = self._cycle(target), self.samples // self.cycles
+        cycle, wanted = self._cycle(target), self.samples // self.cycles
         number, place = divmod(step - 1, cycle)
         # The last cycle may be cut short.
         length = min(cycle, target.total_steps - number * cycle)
         explored = math.ceil(self.exploration * cycle)
         sampled = length - explored
-        if sampled < share or place < explored:
+        if sampled < wanted or place < explored:
             return False
         done = place - explored
-        return (done + 1) * share // sampled > done * share // sampled
+        return (done + 1) * wanted // sampled > done * wanted // sampled
 
     def collect(self, target: Target, state: SGHMCState) -> SGHMCState:
-        """Copy the iterate into the next free place."""
-        place = state.kept.long()[None]
-        samples = {name: s.index_copy(0, place, state.params[name][None]) for name, s in state.samples.items()}
-        return state._replace(samples=samples, kept=state.kept + 1)
+        """Keep the iterate."""
+        return state._replace(draws=with_draw(state.draws, state.params))
 
     def mean_params(self, state: SGHMCState) -> dict[str, Tensor]:
         """See the base class: the iterate."""
@@ -142,6 +139,6 @@ class SGHMC(Algorithm[SGHMCState]):
 
     def finalize(self, target: Target, state: SGHMCState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the draws, in order."""
-        stacked = with_statistics(target, state.samples, sweep)
+        stacked = with_statistics(target, state.draws.values, sweep)
         metadata = {"chains": 1, "sampler": {"step_size": float(state.lr)}}
         return Samples(target.network(), stacked, metadata=metadata)

@@ -42,11 +42,11 @@ class SWAG(Algorithm[SWAGState]):
     """Stochastic weight averaging, Gaussian.
 
     Attributes:
-        lr: learning rate; leave it constant, since the spread of the iterates is the posterior.
+        lr: learning rate; leave it constant, since the variance of the iterates is the posterior's.
         momentum: of gradient descent.
         start: fraction of training after which iterates are collected.
         rank: number K of deviations kept; 0 for a diagonal Gaussian.
-        every: steps between collected iterates; None for one an epoch.
+        every: steps between collected iterates; None for one per epoch.
     """
 
     constant_rate: ClassVar[bool] = True
@@ -75,8 +75,8 @@ class SWAG(Algorithm[SWAGState]):
         expected = sum(self.collects(target, step) for step in range(1, target.total_steps + 1))
         if expected < 2:
             raise InvalidInput(
-                f"SWAG would collect {expected} iterates, which have no spread. Train for more epochs, start earlier, "
-                "or collect more often (every=...)."
+                f"SWAG would collect {expected} iterates, which have no variance. Train for more epochs, start "
+                "earlier, or collect more often (every=...)."
             )
         like = next(iter(params.values()))
         velocity, mean, square = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3))
@@ -99,7 +99,7 @@ class SWAG(Algorithm[SWAGState]):
         return state._replace(params=params, velocity=velocity, step=step), {"loss": loss}
 
     def collects(self, target: Target, step: int) -> bool:
-        """See the base class: once an epoch, or every ``every`` steps, after ``start``."""
+        """See the base class: once per epoch, or every ``every`` steps, after ``start``."""
         every = target.epoch_steps if self.every is None else self.every
         return step > self.start * target.total_steps and step % every == 0
 

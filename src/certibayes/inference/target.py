@@ -24,8 +24,8 @@ class Target:
         likelihood: standard or robust.
         precision: 1 / prior variance for every parameter, 0-d tensors.
         data_size: number N of training examples.
-        temperature: T; 1 is Bayes' rule, below 1 the posterior is colder and narrower.
-        epoch_steps: steps in one pass over the data, for methods that act once an epoch.
+        temperature: T; 1 is Bayes' rule, below 1 the posterior is colder, with smaller variances.
+        epoch_steps: steps in one pass over the data, for methods that act once per epoch.
         total_steps: steps in the whole training.
     """
 
@@ -68,10 +68,10 @@ class Target:
             chunk: examples at a time, so that memory stays bounded.
         """
 
-        def log_joint(weights: dict[str, Tensor], part: Batch, part_noise: Noise, share: float) -> Tensor:
-            # Differences of this sum decide on acceptance; in float32 they would drown in its size, the prior's too.
+        def log_joint(weights: dict[str, Tensor], part: Batch, part_noise: Noise, fraction: float) -> Tensor:
+            # Differences of this sum decide on acceptance; in float32 its rounding would hide them, the prior's too.
             doubles = {name: weight.double() for name, weight in weights.items()}
-            return self.log_likelihood(weights, part, part_noise).double().sum() + share * self.log_prior(doubles)
+            return self.log_likelihood(weights, part, part_noise).double().sum() + fraction * self.log_prior(doubles)
 
         value: Tensor | float = 0.0
         gradient = {name: torch.zeros_like(p) for name, p in params.items()}

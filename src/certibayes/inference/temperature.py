@@ -1,6 +1,6 @@
 """Choosing the temperature on held-out training data.
 
-Each candidate T is judged by the predictive distribution it leads to, under the run's own likelihood at full radius,
+Each candidate T is evaluated by the predictive distribution it leads to, under the run's own likelihood at full radius,
 
     loss(T) = - mean over held-out (x, y) of  log 1/S Σ_s p(y | x, w_s),        w_s ~ q_T,
 
@@ -31,11 +31,11 @@ CANDIDATES = (1.0, 0.1, 0.01, 0.001)
 """What ``temperature="validate"`` tries."""
 
 SAMPLES = 35
-"""Weight samples of the predictor that is judged; all that are held, where a posterior is a set of samples."""
+"""Weight samples of the predictor that is evaluated; all that are held, where a posterior is a set of samples."""
 
 
 def default_temperature(algorithm: Algorithm[Any], bounded: bool) -> float:
-    """Return the temperature to take where none is given; ``bounded`` if the likelihood judges weights by bounds."""
+    """Return the temperature to take where none is given; ``bounded`` if the likelihood depends on bounds."""
     return algorithm.robust_temperature if bounded else 1.0
 
 
@@ -106,7 +106,7 @@ def validated(
 
 @torch.no_grad()
 def predictive_figures(target: Target, posterior: Posterior, held: Batch, seed: int) -> dict[str, float]:
-    """Judge a posterior's predictor on held-out data, at full radii: loss, and for classes also accuracy."""
+    """Evaluate a posterior's predictor on held-out data, at full radii: loss, and for classes also accuracy."""
     number = SAMPLES if posterior.held is None else posterior.held
     drawn = posterior.sample(number, torch.Generator().manual_seed(derived_seed(seed, "temperature")))
     generator = torch.Generator().manual_seed(derived_seed(seed, "validation noise"))
@@ -115,11 +115,11 @@ def predictive_figures(target: Target, posterior: Posterior, held: Batch, seed: 
         batch = Batch(inputs, targets)
         noise = target.likelihood.draw(1.0, batch, generator)
 
-        def judge(params: dict[str, Tensor], batch: Batch = batch, noise: Noise = noise) -> tuple[Tensor, Tensor]:
+        def evaluate(params: dict[str, Tensor], batch: Batch = batch, noise: Noise = noise) -> tuple[Tensor, Tensor]:
             values = target.likelihood.log_likelihood(target.graph, params, batch, noise)
             return values, target.graph.evaluate(params, batch.inputs)
 
-        values, outputs = map_samples(judge, drawn)
+        values, outputs = map_samples(evaluate, drawn)
         losses.append(math.log(count(drawn)) - torch.logsumexp(values.double(), 0))
         if not targets.is_floating_point():
             hits.append(outputs.double().softmax(-1).mean(0).argmax(-1) == targets)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
-from certibayes.inference.meanfield import curvature_for_width, sample_weights, widths
+from certibayes.inference.meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
@@ -44,8 +44,8 @@ class VOGN(Algorithm[VOGNState]):
     Attributes:
         lr: step of the natural gradient.
         betas: decay of momentum and curvature.
-        initial_std: width to start from; small, since wide weights make every interval wide. It only sets the
-            initial curvature, which is learned from then on.
+        initial_std: standard deviation to start from; small, since uncertain weights make every interval wide. It only
+            sets the initial curvature, which is learned from then on.
     """
 
     robust_temperature: ClassVar[float] = 0.01
@@ -60,8 +60,8 @@ class VOGN(Algorithm[VOGNState]):
             raise InvalidInput(f"initial_std must be positive, got {self.initial_std}.")
 
     def init(self, target: Target, params: Params, generator: torch.Generator) -> VOGNState:
-        """Start at the network's parameters with width ``initial_std``, or narrower where the prior is."""
-        curvature = curvature_for_width(target, params, self.initial_std)
+        """Start at the network's parameters, with ``initial_std`` or, where it is smaller, the prior's std."""
+        curvature = curvature_for_std(target, params, self.initial_std)
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
         return VOGNState(dict(params), zeros, curvature, like.new_zeros(()), like.new_full((), self.lr))
@@ -72,7 +72,7 @@ class VOGN(Algorithm[VOGNState]):
         """Sample weights, and move mean and curvature."""
         beta1, beta2 = self.betas
         step = state.step + 1
-        sample = sample_weights(state.mean, widths(target, state.curvature), generator)
+        sample = sample_weights(state.mean, standard_deviations(target, state.curvature), generator)
         values, gradient, squares = target.gradients(sample, batch, noise)
         size = len(batch.inputs)
         mean, momentum, curvature = {}, {}, {}
@@ -92,4 +92,4 @@ class VOGN(Algorithm[VOGNState]):
 
     def finalize(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        return DiagonalGaussian(target.network(), state.mean, widths(target, state.curvature))
+        return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.curvature))

@@ -183,6 +183,22 @@ def unsupported(names: list[str]) -> UnsupportedLayer:
     )
 
 
+def _softmax_head(traced: fx.GraphModule) -> UnsupportedLayer | None:
+    """Make the error for a network whose last layer is a softmax, which many classifiers have; None for all others."""
+    output = _output_of(traced)
+    if not isinstance(output, fx.Node) or output.op not in ("call_module", "call_function", "call_method"):
+        return None
+    called = type(traced.get_submodule(str(output.target))) if output.op == "call_module" else output.target
+    name = getattr(called, "__name__", str(called))
+    if name.lower().replace("_", "") not in ("softmax", "logsoftmax"):
+        return None
+    return UnsupportedLayer(
+        f"the network ends in {name}. Leave it off, so that the network returns logits: the likelihood applies the "
+        "softmax itself, and predictors return log-probabilities. Of an nn.Sequential that is net[:-1]; elsewhere "
+        "return from forward what goes into the softmax."
+    )
+
+
 def _example(module: nn.Module, example: Tensor | None) -> Tensor:
     if example is None:
         shape = infer_input_shape(module)
@@ -227,7 +243,7 @@ def _is_shape_arithmetic(node: fx.Node) -> bool:
 def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tuple[Graph, dict[str, Tensor]]:
     unknown = unknown_calls(traced)
     if unknown:
-        raise unsupported(unknown)
+        raise _softmax_head(traced) or unsupported(unknown)
     if sum(call.op == "placeholder" for call in traced.graph.nodes if call.users or call.prev.op == "root") > 1:
         raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
     values = recorded_values(traced, example)

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
-from certibayes.posteriors.posterior import Posterior, named_tensors, require_parameters
+from certibayes.posteriors.parameters import named_tensors, parameters_of, stacked_parameters_of
+from certibayes.posteriors.posterior import Posterior
+from certibayes.regions import Domain
 from certibayes.support.stacks import count
 
 
@@ -23,6 +25,7 @@ class DiagonalGaussian(Posterior):
         std: by name; not negative.
         input_shape: see ``Posterior``.
         metadata: see ``Posterior``.
+        domain: see ``Posterior``.
     """
 
     def __init__(
@@ -32,10 +35,10 @@ class DiagonalGaussian(Posterior):
         std: Params,
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        domain: Domain = None,
     ):
-        super().__init__(net, input_shape, metadata)
-        require_parameters(self.network, mean, "mean")
-        require_parameters(self.network, std, "std")
+        super().__init__(net, input_shape, metadata, domain)
+        mean, std = parameters_of(self.network, mean, "mean"), parameters_of(self.network, std, "std")
         for name in self.graph.parameters:
             if mean[name].shape != std[name].shape:
                 raise InvalidInput(f"mean and std of {name!r} differ in shape.")
@@ -43,6 +46,11 @@ class DiagonalGaussian(Posterior):
                 raise InvalidInput(f"the standard deviations of {name!r} are negative or NaN.")
         self.mean = {name: mean[name].detach().clone() for name in self.graph.parameters}
         self.std = {name: std[name].detach().clone() for name in self.graph.parameters}
+
+    @property
+    def holds(self) -> str:
+        """See the base class."""
+        return "an independent normal distribution for each weight"
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw mean + std * N(0, 1), on the CPU so that a seed means the same everywhere."""
@@ -74,6 +82,7 @@ class LowRankGaussian(DiagonalGaussian):
         factors: by name, each (K, ...): columns of a factor of the low-rank covariance.
         input_shape: see ``Posterior``.
         metadata: see ``Posterior``.
+        domain: see ``Posterior``.
     """
 
     def __init__(
@@ -84,12 +93,18 @@ class LowRankGaussian(DiagonalGaussian):
         factors: Params,
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        domain: Domain = None,
     ):
-        super().__init__(net, mean, std, input_shape, metadata)
-        require_parameters(self.network, factors, "factors", stacked=True)
+        super().__init__(net, mean, std, input_shape, metadata, domain)
+        factors = stacked_parameters_of(self.network, factors, "factors")
         # In one layout, as a file gives them back: products round differently in another, and samples must not.
         layout = torch.contiguous_format
         self.factors = {name: factors[name].detach().clone(memory_format=layout) for name in self.graph.parameters}
+
+    @property
+    def holds(self) -> str:
+        """See the base class."""
+        return f"a normal distribution of rank {count(self.factors)} plus a diagonal"
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw the diagonal part, and one ξ for each factor and sample, shared by all parameters."""

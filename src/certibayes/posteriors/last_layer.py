@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.networks import Network, Params
-from certibayes.posteriors.posterior import Posterior, named_tensors, require_parameters
+from certibayes.posteriors.parameters import named_tensors, parameters_of
+from certibayes.posteriors.posterior import Posterior
+from certibayes.regions import Domain
+from certibayes.support.tensors import as_tensor
 
 
 class LastLayerGaussian(Posterior):
@@ -23,6 +26,7 @@ class LastLayerGaussian(Posterior):
         names: which parameters are not fixed.
         input_shape: see ``Posterior``.
         metadata: see ``Posterior``.
+        domain: see ``Posterior``.
     """
 
     def __init__(
@@ -33,15 +37,17 @@ class LastLayerGaussian(Posterior):
         names: Sequence[str],
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        domain: Domain = None,
     ):
-        super().__init__(net, input_shape, {**(metadata or {}), "names": list(names)})
-        require_parameters(self.network, mean, "mean")
+        super().__init__(net, input_shape, {**(metadata or {}), "names": list(names)}, domain)
+        mean, factor = parameters_of(self.network, mean, "mean"), as_tensor(factor, "the factor")
         unknown = [name for name in names if name not in self.graph.parameters]
         if unknown:
             raise InvalidInput(f"the network has no parameters {', '.join(unknown)}.")
         if len(set(names)) < len(names):
             raise InvalidInput(f"a parameter is named twice: {', '.join(names)}.")
         size = sum(mean[name].numel() for name in names)
+        factor = factor if factor.is_floating_point() else factor.to(next(iter(mean.values())))
         if tuple(factor.shape) != (size, size):
             raise InvalidInput(
                 f"the factor must be ({size}, {size}) for {', '.join(names)}; got {tuple(factor.shape)}."
@@ -53,13 +59,18 @@ class LastLayerGaussian(Posterior):
         self.factor = factor.detach().clone(memory_format=torch.contiguous_format)
         self.names = tuple(names)
 
+    @property
+    def holds(self) -> str:
+        """See the base class."""
+        return f"a Gaussian over {', '.join(self.names)}, all other weights fixed"
+
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw mean + A ξ, ξ ~ N(0, 1), on the CPU so that a seed means the same everywhere."""
         drawn = {name: mean.expand(samples, *mean.shape) for name, mean in self.mean.items()}
         normal = torch.randn((samples, len(self.factor)), generator=generator, dtype=self.factor.dtype)
         moved = normal.to(self.factor.device) @ self.factor.T
-        sizes = [self.mean[name].numel() for name in self.names]
-        for name, part in zip(self.names, moved.split(sizes, 1), strict=True):
+        numbers = [self.mean[name].numel() for name in self.names]
+        for name, part in zip(self.names, moved.split(numbers, 1), strict=True):
             drawn[name] = self.mean[name] + part.view(samples, *self.mean[name].shape)
         return self._with_buffers(drawn)
 

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.networks import Network, Params
-from certibayes.posteriors.posterior import Posterior, as_network, named_tensors, require_parameters
+from certibayes.posteriors.parameters import named_tensors, parameters_of
+from certibayes.posteriors.posterior import Posterior, as_network
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain
 
 
 class Point(Posterior):
@@ -21,6 +23,7 @@ class Point(Posterior):
         params: by name.
         input_shape: see ``Posterior``.
         metadata: see ``Posterior``.
+        domain: see ``Posterior``.
     """
 
     independent = False
@@ -31,17 +34,22 @@ class Point(Posterior):
         params: Params | None = None,
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        domain: Domain = None,
     ):
         network = as_network(net, input_shape)
-        super().__init__(network, metadata=metadata)
-        chosen = network.params if params is None else params
-        require_parameters(network, chosen, "params")
+        super().__init__(network, metadata=metadata, domain=domain)
+        chosen = parameters_of(network, network.params if params is None else params, "params")
         self.params = {name: chosen[name].detach().clone() for name in self.graph.parameters}
 
     @property
     def held(self) -> int:
         """See the base class."""
         return 1
+
+    @property
+    def holds(self) -> str:
+        """See the base class."""
+        return "one network"
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Repeat the one network."""

@@ -12,8 +12,12 @@ from torch import Tensor, nn
 
 from certibayes._version import __version__
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
-from certibayes.networks import Graph, Network, Params, trace
-from certibayes.prediction import Predictor, RegressionPredictor
+from certibayes.networks import Graph, Network, trace
+from certibayes.posteriors.words import inference_in_words
+from certibayes.prediction import Predictor, RegressionPredictor, domain_of_all
+from certibayes.prediction.words import domain_in_words, in_lines, network_in_words
+from certibayes.regions import Domain, domain_to_json
+from certibayes.support.checks import whole_number
 from certibayes.support.devices import find_device
 from certibayes.support.files import read_tensors, write_tensors
 from certibayes.support.seeds import derived_seed
@@ -27,8 +31,10 @@ class Posterior:
 
     Args:
         net: a module, or what ``certibayes.networks.trace`` returned.
-        input_shape: shape of one example, where a module does not tell it.
+        input_shape: shape of one example, where a module does not say it.
         metadata: how the posterior came about (algorithm, likelihood, prior, temperature, seed, ...).
+        domain: smallest and largest value of an input, such as (0.0, 1.0); predictors hand it on to certificates and
+            attacks. None where no limit is known. It is part of the metadata.
 
     Attributes:
         graph: the network.
@@ -49,6 +55,7 @@ class Posterior:
         net: nn.Module | Network,
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        domain: Domain = None,
     ):
         network = as_network(net, input_shape)
         if not network.graph.parameters:
@@ -57,13 +64,33 @@ class Posterior:
         self.graph: Graph = network.graph
         self.buffers: dict[str, Tensor] = dict(network.buffers)
         self.metadata: dict[str, Any] = dict(metadata or {})
+        if domain is not None:
+            self.metadata["domain"] = domain_to_json(domain_of_all(domain))
 
     def __repr__(self) -> str:
-        """Say what is inferred, what was frozen, and by what algorithm."""
-        parts = [f"{len(self.graph.parameters)} parameters"]
-        parts += [f"{len(self.metadata['frozen'])} frozen"] if self.metadata.get("frozen") else []
-        parts += [f"by {self.metadata['algorithm']['name']}"] if "algorithm" in self.metadata else []
-        return f"{type(self).__name__}({', '.join(parts)})"
+        """Say what is held, of which network, and how it came about."""
+        lines = {"network": network_in_words(self.graph), "weights": self._weights_in_words()}
+        if "algorithm" in self.metadata:
+            lines["inference"] = inference_in_words(self.metadata)
+        lines["domain"] = domain_in_words(self.domain)
+        return in_lines(f"{type(self).__name__}: {self.holds}", lines)
+
+    @property
+    def domain(self) -> Domain:
+        """Smallest and largest value of an input; None where no limit is known."""
+        return domain_of_all(self.metadata.get("domain"))
+
+    @property
+    def holds(self) -> str:
+        """What is held, in a few words."""
+        return "a distribution over weights"
+
+    def _weights_in_words(self) -> str:
+        """Return the number of weights; the samples' own buffers and frozen weights are not counted."""
+        one = self.sample(1, torch.Generator())
+        number = sum(one[name].numel() for name in self.graph.parameters)
+        frozen = len(self.metadata.get("frozen") or ())
+        return f"{number:,} in {len(self.graph.parameters)} tensors" + (f", {frozen} more frozen" if frozen else "")
 
     @property
     def held(self) -> int | None:
@@ -90,12 +117,11 @@ class Posterior:
 
     def predictor(self, samples: int | None = 35, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
         """Fix ``samples`` weight samples, drawn from ``seed``, as a module that predicts."""
-        samples = 35 if samples is None else samples
-        if samples < 1:
-            raise InvalidInput(f"a predictor needs at least one sample, got {samples}.")
+        samples = whole_number(35 if samples is None else samples, "samples", least=1)
+        seed = whole_number(seed, "seed")
         drawn = self.sample(samples, torch.Generator().manual_seed(derived_seed(seed, "predictor")))
         kind = RegressionPredictor if self.task == "regression" else Predictor
-        predictor = kind(self.graph, drawn)
+        predictor = kind(self.graph, drawn, self.domain)
         return predictor if device is None else predictor.to(find_device(device))
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
@@ -156,34 +182,3 @@ def as_network(net: nn.Module | Network, input_shape: Sequence[int] | None = Non
     if isinstance(net, Network):
         return net
     return trace(net, None if input_shape is None else torch.full((1, *input_shape), 0.5))
-
-
-def require_parameters(network: Network, params: Params, what: str, stacked: bool = False) -> None:
-    """Raise unless ``params`` holds a tensor of the right shape for every parameter, and nothing else.
-
-    With ``stacked``, all have one more leading dimension of the same size. A network read from a file
-    carries no parameters of its own to compare with; its file has a checksum instead.
-    """
-    graph = network.graph
-    missing = [name for name in graph.parameters if name not in params]
-    extra = [name for name in params if name not in graph.parameters and name not in graph.buffers]
-    if missing or extra:
-        raise InvalidInput(
-            f"{what} must hold the network's parameters by name. Missing: {missing or 'none'}; unknown: "
-            f"{extra or 'none'}. Use dict(net.named_parameters())."
-        )
-    sizes = {params[name].shape[0] if params[name].dim() else -1 for name in params}
-    if stacked and (len(sizes) != 1 or -1 in sizes or 0 in sizes):
-        raise InvalidInput(f"{what} must have one leading dimension, the number of samples; found sizes {sizes}.")
-    for name, own in network.params.items():
-        shape = params[name].shape[1:] if stacked else params[name].shape
-        if shape != own.shape:
-            raise InvalidInput(f"{what}: {name!r} has shape {tuple(shape)}, but the network's is {tuple(own.shape)}.")
-
-
-def named_tensors(prefix: str, graph: Graph, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Pick the tensors stored as ``prefix:name``, one for each parameter."""
-    try:
-        return {name: tensors[f"{prefix}:{name}"] for name in graph.parameters}
-    except KeyError as error:
-        raise CorruptFile(f"the posterior file lacks the tensor {error}.") from error

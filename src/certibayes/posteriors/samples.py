@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
-from certibayes.posteriors.posterior import Posterior, as_network, require_parameters
+from certibayes.posteriors.parameters import stacked_parameters_of
+from certibayes.posteriors.posterior import Posterior, as_network
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain
 from certibayes.support.stacks import count, pick
 from certibayes.support.stacks import stack as stack_samples
 
@@ -21,9 +23,11 @@ class Samples(Posterior):
 
     Args:
         net: the network.
-        stacked: by name, each (S, ...); buffers may be among them.
+        stacked: by name, each (S, ...); buffers may be among them. Or a list of S dictionaries, the parameters of one
+            network each.
         input_shape: see ``Posterior``.
         metadata: see ``Posterior``.
+        domain: see ``Posterior``.
     """
 
     independent = False
@@ -31,24 +35,29 @@ class Samples(Posterior):
     def __init__(
         self,
         net: nn.Module | Network,
-        stacked: Params,
+        stacked: Params | Sequence[Params],
         input_shape: Sequence[int] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        domain: Domain = None,
     ):
-        super().__init__(net, input_shape, metadata)
-        require_parameters(self.network, stacked, "stacked", stacked=True)
-        self.stacked = {name: tensor.detach().clone() for name, tensor in stacked.items()}
+        super().__init__(net, input_shape, metadata, domain)
+        given = stacked_parameters_of(self.network, stacked, "stacked")
+        self.stacked = {name: tensor.detach().clone() for name, tensor in given.items()}
 
     @classmethod
-    def from_modules(cls, modules: Sequence[nn.Module], input_shape: Sequence[int] | None = None) -> Self:
+    def from_modules(
+        cls, modules: Sequence[nn.Module], input_shape: Sequence[int] | None = None, domain: Domain = None
+    ) -> Self:
         """Collect networks of one architecture that were trained elsewhere; their buffers come along."""
-        if not modules:
+        if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
+            raise InvalidInput("from_modules takes a list of modules; for a single one there is Point(net).")
+        if not len(modules):
             raise InvalidInput("from_modules needs at least one module.")
         networks = [as_network(module, input_shape) for module in modules]
         if any(network.graph != networks[0].graph for network in networks):
             raise InvalidInput("the modules do not all have the same architecture.")
         stacked = stack_samples([{**network.params, **network.buffers} for network in networks])
-        return cls(networks[0], stacked)
+        return cls(networks[0], stacked, domain=domain)
 
     def __len__(self) -> int:
         """Return the number of samples held."""
@@ -58,6 +67,12 @@ class Samples(Posterior):
     def held(self) -> int:
         """See the base class."""
         return len(self)
+
+    @property
+    def holds(self) -> str:
+        """See the base class."""
+        chains = f" from {self.metadata['chains']} chains" if self.metadata.get("chains", 1) != 1 else ""
+        return f"{len(self)} sample{'' if len(self) == 1 else 's'}{chains}"
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Pick ``samples`` different ones; all of them, in order, if that many are held."""

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph, Params, direct_sums
+from certibayes.prediction.words import domain_in_words, in_lines, network_in_words
+from certibayes.regions import Domain, as_domain
 from certibayes.support.checks import LARGEST
 from certibayes.support.stacks import count, map_samples
 from certibayes.support.tensors import as_tensor, tensor_bytes
@@ -26,13 +28,19 @@ class Predictor(nn.Module):
     Args:
         graph: the network.
         samples: parameters and buffers by name, each with a leading dimension N.
+        domain: smallest and largest value of an input, which certificates and attacks assume unless they are
+            given another; None where no limit is known.
+
+    Attributes:
+        domain: as above, the same for all points.
     """
 
     task = "classification"
 
-    def __init__(self, graph: Graph, samples: Params):
+    def __init__(self, graph: Graph, samples: Params, domain: Domain = None):
         super().__init__()
         self.graph = graph
+        self.domain: Domain = domain_of_all(domain)
         self.names = tuple(samples)
         self._digest: tuple[tuple[Tensor, ...], tuple[int, ...], str] | None = None
         for index, name in enumerate(self.names):
@@ -46,6 +54,18 @@ class Predictor(nn.Module):
             self.register_buffer(f"samples_{index}", tensor)
         # Nothing here behaves differently in training; tools that ask, such as Foolbox, should not have to warn.
         self.eval()
+
+    def __repr__(self) -> str:
+        """Say what is averaged, and which inputs it is for."""
+        plural = "" if self.size == 1 else "s"
+        return in_lines(
+            f"{type(self).__name__} of {self.size} weight sample{plural}",
+            {
+                "network": network_in_words(self.graph),
+                "domain": domain_in_words(self.domain),
+                "digest": f"{self.digest[:12]}...",
+            },
+        )
 
     @property
     def samples(self) -> dict[str, Tensor]:
@@ -128,6 +148,17 @@ class Predictor(nn.Module):
     def _inputs(self, x: Tensor) -> Tensor:
         """Return tensors as they are, and arrays and lists as tensors where the samples are."""
         return x if isinstance(x, Tensor) else as_tensor(x, "x").to(self.device)
+
+
+def domain_of_all(domain: Domain) -> Domain:
+    """Return a domain in its plain form, if it is the same for all points."""
+    domain = as_domain(domain)
+    if domain is not None and any(isinstance(end, Tensor) and len(end) != 1 for end in domain):
+        raise InvalidInput(
+            "a predictor's domain is the same for all points: a pair of numbers, or of tensors of shape (1, *shape). "
+            "Where points differ, pass the domain with them, to certify or attack."
+        )
+    return domain
 
 
 class RegressionPredictor(Predictor):

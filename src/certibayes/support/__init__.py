@@ -1,1 +1,1 @@
-"""What every room may use: checks at borders, seeds, devices, digests, files. It knows no network."""
+"""What every room may use: checks at borders, names, seeds, devices, digests, files, Adam. It knows no network."""

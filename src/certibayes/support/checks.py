@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -28,10 +29,22 @@ def require_floats(x: Tensor, what: str) -> None:
     require_finite(x, what)
 
 
+def whole_number(value: Any, what: str, least: int | None = None) -> int:
+    """Return a whole number of any kind as an int, if it is at least ``least``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
+        raise InvalidInput(f"{what} must be a whole number, got {value!r}.")
+    if least is not None and number < least:
+        raise InvalidInput(f"{what} must be at least {least}, got {number}.")
+    return number
+
+
 def require_count(value: int, what: str) -> None:
-    """Raise unless ``value`` is at least 1."""
-    if value < 1:
-        raise InvalidInput(f"{what} must be at least 1, got {value}.")
+    """Raise unless ``value`` is a whole number of at least 1."""
+    whole_number(value, what, least=1)
 
 
 def inputs_of(x: Any, what: str) -> Tensor:

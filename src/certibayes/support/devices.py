@@ -12,7 +12,8 @@ def find_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         available = "cpu, cuda" if torch.cuda.is_available() else "cpu"
-        raise InvalidInput(f"device {str(device)!r} cannot be used here ({error}). Available: {available}.") from error
+        reason = str(error).splitlines()[0]
+        raise InvalidInput(f"device {str(device)!r} cannot be used here ({reason}). Available: {available}.") from error
     return found

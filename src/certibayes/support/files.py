@@ -20,7 +20,15 @@ from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.support.tensors import tensor_bytes
 
 KEY = "certibayes"
-FORMAT = 1
+FORMAT = 2
+"""Rises when files of earlier versions can no longer be read: 2 since settings are recorded by the object they belong
+to."""
+
+REMEDIES = {
+    "posterior": "Train again.",
+    "checkpoint": "Train again, in another directory.",
+}
+"""What to do about a file that is too old, by its kind."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -99,10 +107,15 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         digests = header["record_sha256"], header["tensors_sha256"]
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise CorruptFile(f"the record in {path} cannot be read ({error}).") from error
-    if form != FORMAT:
-        raise CorruptFile(f"{path} has format {form}; this version reads format {FORMAT}. Upgrade certibayes.")
     if found != kind:
         raise CorruptFile(f"{path} is a {found}, not a {kind}.")
+    if isinstance(form, int) and form < FORMAT:
+        raise CorruptFile(
+            f"{path} was written by an earlier version of certibayes, whose {kind}s this one does not read. "
+            + REMEDIES.get(kind, "Make it again.")
+        )
+    if form != FORMAT:
+        raise CorruptFile(f"{path} has format {form}; this version reads format {FORMAT}. Upgrade certibayes.")
     if digests != (_record_digest(record), tensor_digest(tensors)):
         raise CorruptFile(f"{path} was changed after it was written: its checksum does not match.")
     return tensors, record

@@ -1,0 +1,75 @@
+"""Adam (Kingma and Ba, 2015), as a pure function and in place.
+
+    m ← β₁ m + (1 - β₁) g,        v ← β₂ v + (1 - β₂) g²,        w ← w - lr m / (1 - β₁ᵗ) / (sqrt(v / (1 - β₂ᵗ)) + e)
+
+Training keeps its states, so ``adam_step`` changes nothing that it was given, and takes step and rate as tensors.
+Bounds are raised by thousands of short ascents, whose moments nobody else holds: ``adam_direction`` overwrites them,
+and its step is known on the host. The two round differently, so neither can replace the other without changing results
+in their last bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+EPS = 1e-8
+
+
+class Moments(NamedTuple):
+    """Running means of gradients and of their squares, by parameter."""
+
+    first: dict[str, Tensor]
+    second: dict[str, Tensor]
+
+
+def zero_moments(params: Mapping[str, Tensor]) -> Moments:
+    """Return the moments to start from."""
+    return Moments(
+        {name: torch.zeros_like(p) for name, p in params.items()},
+        {name: torch.zeros_like(p) for name, p in params.items()},
+    )
+
+
+def adam_step(
+    params: Mapping[str, Tensor],
+    gradient: Mapping[str, Tensor],
+    moments: Moments,
+    step: Tensor,
+    lr: Tensor,
+    betas: tuple[float, float],
+) -> tuple[dict[str, Tensor], Moments]:
+    """Make the step number ``step`` (counted from 1) and return new parameters and moments."""
+    beta1, beta2 = betas
+    rate, root = lr / (1 - beta1**step), torch.sqrt(1 - beta2**step)
+    moved, first, second = {}, {}, {}
+    for name, g in gradient.items():
+        first[name] = torch.lerp(g, moments.first[name], beta1)
+        second[name] = (moments.second[name] * beta2).addcmul_(g, g, value=1 - beta2)
+        denominator = second[name].sqrt().div_(root).add_(EPS)
+        moved[name] = params[name] - (first[name] / denominator).mul_(rate)
+    return moved, Moments(first, second)
+
+
+def adam_direction(gradient: Tensor, moments: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return m / (sqrt(v) + 1e-12) with β = (0.9, 0.99), and the moments for the next step.
+
+    Args:
+        gradient: g.
+        moments: m and v as the last call returned them, which are overwritten; None for the first step.
+    """
+    if moments is None:
+        mean, square = 0.1 * gradient, 0.01 * gradient * gradient
+    else:
+        mean, square = moments
+        mean.mul_(0.9).add_(gradient, alpha=0.1)
+        square.mul_(0.99).add_(gradient * gradient, alpha=0.01)
+    return mean / (square.sqrt() + 1e-12), (mean, square)
+
+
+def bias_correction(step: int) -> float:
+    """Return what ``adam_direction`` is to be multiplied with in its ``step``-th call: sqrt(1 - β₂ᵗ) / (1 - β₁ᵗ)."""
+    return float((1 - 0.99**step) ** 0.5 / (1 - 0.9**step))
