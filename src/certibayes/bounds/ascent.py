@@ -1,4 +1,4 @@
-"""Gradient ascent on what a bound is free to choose: slopes, shares, multipliers, weights."""
+"""Gradient ascent on the variables of a bound: slopes, coefficients of cuts, multipliers, weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 Values = dict[str, Tensor]
 
 
-class Freedom(NamedTuple):
+class Variables(NamedTuple):
     """A group of tensors with values from 0 to ``top``, or to infinity, and the rate at which they move."""
 
     values: Values
@@ -19,24 +19,24 @@ class Freedom(NamedTuple):
     top: float | None = 1.0
 
 
-def climb(objective: Callable[[list[Values]], Tensor], freedoms: Sequence[Freedom], steps: int) -> list[Values]:
+def climb(objective: Callable[[list[Values]], Tensor], variables: Sequence[Variables], steps: int) -> list[Values]:
     """Raise ``objective``, a number, by Adam (Kingma and Ba, 2015) with rates that fall to 0 linearly.
 
-    Each number moves by about its group's rate, whatever its gradient's size, so quantities that are summed in the
-    objective and share no values are raised independently of each other. It can be mapped over networks.
+    Each number moves by about its group's rate, whatever its gradient's magnitude, so quantities that are summed in the
+    objective and have no variables in common are raised independently of each other. It can be mapped over networks.
 
     Returns:
         The groups of values after ``steps``.
     """
-    groups = [dict(freedom.values) for freedom in freedoms]
+    groups = [dict(group.values) for group in variables]
     if not any(groups):
         return groups
     moments: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
     for step in range(1, steps + 1):
         gradients = torch.func.grad(objective)(groups)
         correction = (1 - 0.99**step) ** 0.5 / (1 - 0.9**step)
-        for index, (gradient, freedom) in enumerate(zip(gradients, freedoms, strict=True)):
-            rate = freedom.rate * (1 - (step - 1) / steps) * correction
+        for index, (gradient, group) in enumerate(zip(gradients, variables, strict=True)):
+            rate = group.rate * (1 - (step - 1) / steps) * correction
             for name, g in gradient.items():
                 if step == 1:
                     mean, square = moments[index, name] = 0.1 * g, 0.01 * g * g
@@ -45,5 +45,5 @@ def climb(objective: Callable[[list[Values]], Tensor], freedoms: Sequence[Freedo
                     mean.mul_(0.9).add_(g, alpha=0.1)
                     square.mul_(0.99).add_(g * g, alpha=0.01)
                 moved = groups[index][name] + rate * (mean / (square.sqrt() + 1e-12))
-                groups[index][name] = moved.clamp(0.0, freedom.top)
+                groups[index][name] = moved.clamp(0.0, group.top)
     return groups

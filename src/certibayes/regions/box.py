@@ -76,7 +76,7 @@ def ideal_enclosure(region: InputRegion) -> Box:
 
 
 def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> Box:
-    """Return a box that holds every float input of a region, also as float arithmetic judges it.
+    """Return a box that holds every float input of a region, also as float arithmetic computes it.
 
     ``x - eps`` rounds, and so does ``x`` itself where it is given in a finer precision than the network's; an attacker
     who computes the ball in floats may stand a little outside the exact one. The corners are the outermost of both
@@ -112,7 +112,7 @@ def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> 
         low, high = ends_like(region.domain, lower)
         lower, upper = lower.clamp(min=low), upper.clamp(max=high)
     center = (lower + upper) / 2
-    # Rounding of the center and of this line: the radius must reach both corners.
+    # Rounding of the center and of these subtractions: the radius must reach both corners.
     radius = torch.maximum(upper - center, center - lower)
     box = Box(center, torch.where(radius > 0, torch.nextafter(radius, infinity), radius))
     if region.norm == "linf":
