@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import nn
 
-from certibayes.bounds import IDEAL, Ball, Box, cut, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
+from certibayes.bounds import IDEAL, Ball, Box, ball_box, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
 from certibayes.bounds import ideal_box as ideal
 from certibayes.bounds.ball_box import concretize_over_ball_box
 from certibayes.bounds.linear import LinearBounder, concretize
@@ -359,5 +359,5 @@ def test_coordinates_that_are_left_to_the_box_are_paid_for(seed):
     smallest = concretize_over_ball_box(rows, box, IDEAL) + params["bias"]
     with pytest.MonkeyPatch.context() as patch:
         for closed in (2.0**-20, 0.3, 0.6):
-            patch.setattr(cut, "CLOSED", closed)
+            patch.setattr(ball_box, "CLOSED", closed)
             assert bool((interval_bounds(graph, params, box).lower <= smallest + 1e-9).all())

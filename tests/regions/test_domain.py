@@ -1,13 +1,14 @@
 """What a user may give as a domain."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from certibayes.errors import InvalidInput
-from certibayes.regions import as_domain, domain_to_json, require_domain, take_domain
+from certibayes.regions import as_domain, domain_to_json, require_domain, resolve_domain, take_domain
 
 X = torch.tensor([[0.5, 10.0], [0.25, 20.0]])
 LOW, HIGH = torch.tensor([[0.0, 5.0]]), torch.tensor([[1.0, 20.0]])
@@ -75,3 +76,19 @@ def test_taking_points_takes_their_domains():
     assert some[0].tolist() == [[-1.0, 4.0]] and some[1].tolist() == HIGH.tolist()
     assert take_domain((0.0, 1.0), torch.tensor([1])) == (0.0, 1.0)
     assert take_domain(None, slice(1)) is None
+
+
+def test_the_owner_s_domain_is_taken_where_none_is_given():
+    owner = SimpleNamespace(domain=(0, 1))
+    assert resolve_domain("predictor", owner) == (0.0, 1.0)
+    assert resolve_domain((-1, 2), owner) == (-1.0, 2.0)
+    assert resolve_domain(None, owner) is None
+    assert resolve_domain("predictor", SimpleNamespace(domain=None)) is None
+    assert resolve_domain("predictor", object()) is None
+    low, high = resolve_domain((LOW, HIGH), owner)
+    assert low.tolist() == LOW.tolist() and high.tolist() == HIGH.tolist()
+
+
+def test_another_word_is_refused():
+    with pytest.raises(InvalidInput, match='must be "predictor"'):
+        resolve_domain("posterior", SimpleNamespace(domain=(0.0, 1.0)))

@@ -8,6 +8,7 @@ from certibayes.regions.domain import (
     domain_to_json,
     ends_like,
     require_domain,
+    resolve_domain,
     take_domain,
 )
 from certibayes.regions.minimum import lowest_point
@@ -31,5 +32,6 @@ __all__ = [
     "require_domain",
     "require_norm",
     "require_radius",
+    "resolve_domain",
     "take_domain",
 ]

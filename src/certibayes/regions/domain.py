@@ -51,6 +51,26 @@ def as_domain(domain: Any) -> Domain:
     return low, high
 
 
+def resolve_domain(domain: Any, owner: Any) -> Domain:
+    """Return the domain a call is about: what was given, or the predictor's own where it says ``"predictor"``.
+
+    Args:
+        domain: see ``as_domain``; None for no limits, whatever the predictor knows; or ``"predictor"``.
+        owner: a predictor or posterior; without an attribute ``domain`` it knows of no limits.
+
+    Raises:
+        InvalidInput: it is no domain.
+    """
+    if isinstance(domain, str):
+        if domain != "predictor":
+            raise InvalidInput(
+                f'domain must be "predictor" for the predictor\'s own, None for no limits, or a pair such as '
+                f"(0.0, 1.0); got {domain!r}."
+            )
+        domain = getattr(owner, "domain", None)
+    return as_domain(domain)
+
+
 def require_domain(x: Tensor, domain: Domain) -> None:
     """Raise unless the domain has a shape that fits ``x`` (B, *shape), and every input lies in it."""
     domain = as_domain(domain)
@@ -69,7 +89,7 @@ def require_domain(x: Tensor, domain: Domain) -> None:
     else:
         found = f"inputs run from {float(x.min()):.4g} to {float(x.max()):.4g}, outside the domain {domain}."
     raise InvalidInput(
-        f"{found} Scale them, state the right domain, or pass domain=None. Normalisation belongs inside the network "
+        f"{found} Scale them, state the right domain, or pass domain=None. Normalization belongs inside the network "
         "(certibayes.networks.Normalize), so that radii are in the units of the raw inputs."
     )
 
