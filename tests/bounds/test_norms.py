@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import nn
 
-from certibayes.bounds import IDEAL, Ball, Box, ball_box, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
+from certibayes.bounds import (
+    IDEAL,
+    Ball,
+    Box,
+    ball_box,
+    interval_bounds,
+    layer_boxes,
+    linear_bounds,
+    outward,
+    outward_box,
+)
 from certibayes.bounds import ideal_box as ideal
 from certibayes.bounds.ball_box import concretize_over_ball_box
 from certibayes.bounds.linear import LinearBounder, concretize
