@@ -17,7 +17,7 @@ probabilities are followed as log-odds, which tell apart what float64 rounds to 
 
 A chain that does not move says nothing about the posterior, yet the formulas then give 0/0, or an ESS as large as the
 number of draws. A quantity is called stuck if some chain never changes it. If other draws differ, this chain has
-provably missed something: R-hat is infinite and ESS 0. If all draws of all chains are the same, nothing can be told
+provably missed something: R-hat is infinite and ESS 0. If all draws of all chains are the same, nothing is known
 (the value may be right, as for a saturated output, or every move was rejected): both are NaN.
 """
 
@@ -51,8 +51,8 @@ class Convergence:
     """R-hat and effective sample size of each of a set of quantities, all of the same shape.
 
     Attributes:
-        rhat: rank-normalized split R-hat, float64; infinite where a chain is shown to be stuck, NaN where nothing can
-            be told.
+        rhat: rank-normalized split R-hat, float64; infinite where a chain is shown to be stuck, NaN where nothing is
+            known.
         ess: bulk effective sample size, float64; 0 and NaN likewise. It may exceed the number of draws, where draws
             alternate around their mean.
         stuck: whether some chain never changes the quantity.
@@ -70,7 +70,7 @@ class Convergence:
         return f"Convergence({', '.join(parts)})"
 
     def summary(self) -> dict[str, float | int | None]:
-        """Return the figures that matter over all quantities that can be told; None if there are none."""
+        """Return the figures that matter over all quantities of which they are known; None if there are none."""
         return {
             "count": self.rhat.numel(),
             "rhat_median": _quantile(self.rhat, 0.5, "higher"),
