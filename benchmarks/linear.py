@@ -94,7 +94,7 @@ def convolutional(images: int = 50) -> dict[str, float]:
 
 
 def growth(path: Path) -> dict[str, float]:
-    """Time a network and image, over numbers of networks and of images; a level curve is linear growth."""
+    """Time per network and image, over numbers of networks and of images; a level curve is linear growth."""
     predictor, x = dense_predictor(), digits()
     y = predictor.predict(x)
     figure = Figure(figsize=(9, 3.6), layout="constrained", facecolor="white")
@@ -120,7 +120,7 @@ def growth(path: Path) -> dict[str, float]:
         axes.set_xlabel(what)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    panels[0].set_ylabel("µs a network and image")
+    panels[0].set_ylabel("µs per network and image")
     panels[0].legend(frameon=False)
     save(figure, path)
     return found

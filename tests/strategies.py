@@ -323,7 +323,7 @@ def distance(difference: Tensor, norm: str) -> Tensor:
 
 
 def into_ball(points: Tensor, x: Tensor, eps: Tensor, norm: str) -> Tensor:
-    """Bring points (B, ...) towards x until ``distance`` is at most eps; where nothing else will do, to x itself."""
+    """Bring points (B, ...) towards x until ``distance`` is at most eps; where nothing else helps, to x itself."""
     away = points.double() - x.double()
     fraction = (eps / distance(away, norm).clamp(min=1e-100)).clamp(max=1.0)
     found = x

@@ -107,7 +107,7 @@ def test_cuts_are_above_the_worst_program_at_every_corner(dtype, kind, seed, oct
 
 
 def _balanced(kind: str, seed: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights (1, n), a bias (1,) and a point (1, n) with w x = -b, or as good as that."""
+    """Weights (1, n), a bias (1,) and a point (1, n) with w x = -b, or nearly so."""
     unit = outward(dtype).unit
     weight, x = random_numbers(seed, 1, width, dtype=dtype).abs(), random_numbers(seed + 1, 1, width, dtype=dtype).abs()
     if kind == "stagnant":

@@ -86,7 +86,7 @@ def test_wide_networks_stay_inside_for_every_batch_size_and_thread_count(length)
     scale=st.sampled_from([1.0, 2.0**29, 2.0**-100, 2.0**-149]),
 )
 def test_small_weights_may_follow_large_ones(exponents, mantissas, scale):
-    """Products of weights underflow on the way back though no value does on the way forth."""
+    """Products of weights underflow in the backward pass though no value does in the forward pass."""
     net = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in exponents])
     with torch.no_grad():
         for layer, exponent, mantissa in zip(net, exponents, mantissas, strict=False):

@@ -169,7 +169,7 @@ def _ball_box(seed, norm, width=7, dtype=torch.float64, radius=0.7):
 
 @law(20)
 @given(seed=seeds, radius=st.sampled_from([0.05, 0.7, 1.5, 5.0]))
-def test_the_smallest_value_over_box_and_l1_ball_is_that_of_the_linear_programme(seed, radius):
+def test_the_smallest_value_over_box_and_l1_ball_is_that_of_the_linear_program(seed, radius):
     x, radius, box = _ball_box(seed, "l1", radius=radius)
     coefficients = torch.randn(2, 3, 7, generator=generator(seed + 1), dtype=torch.float64)
     found = concretize_over_ball_box(coefficients, box, IDEAL)

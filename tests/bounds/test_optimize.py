@@ -59,7 +59,7 @@ def _mlp(widths: list[int], seed: int):
 
 
 def _best_of_relaxation(net: nn.Sequential, boxes, specification: Tensor) -> Tensor:
-    """Minimise a specification over the triangle relaxation of a network with one hidden layer, by linear programming.
+    """Minimize a specification over the triangle relaxation of a network with one hidden layer, by linear programming.
 
     Variables are the input x and the hidden activations h, with h >= 0, h >= z and h below the chord, z = W x + b.
     """

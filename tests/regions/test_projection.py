@@ -108,7 +108,7 @@ def test_a_projection_is_the_nearest_point_found_by_bisection(seed, norm, domain
 
 
 @pytest.mark.parametrize("domain", [None, (0.0, 1.0)])
-def test_an_l2_projection_solves_the_quadratic_programme(domain):
+def test_an_l2_projection_solves_the_quadratic_program(domain):
     x, z = cases(3, domain, torch.float64, shape=(8, 4))
     eps = 0.4
     found = InputRegion.around(x, eps, "l2", domain).project(z).numpy()

@@ -108,7 +108,7 @@ class PGD(Attack):
             self._climb(search, index, search.region.take(index).project(start[index]), number)
 
     def ascend(self, loss: Callable[[Tensor], Tensor], region: InputRegion, start: Tensor) -> Tensor:
-        """Climb a loss of one's own once, from ``start``, in l-infinity and without momentum; see ``ascend``.
+        """Climb any loss once, from ``start``, in l-infinity and without momentum; see ``ascend``.
 
         Args:
             loss: inputs (B, ...) -> loss (B,).

@@ -80,5 +80,5 @@ class Backward(NamedTuple):
 
     @property
     def carries_error(self) -> bool:
-        """Whether coefficients that came in a few units off are passed on so, at no cost yet."""
+        """Whether the rounding error of incoming coefficients is passed on, and not covered yet."""
         return self.output_error is None and self.bound_error is None

@@ -143,7 +143,7 @@ def _falls_l1(
     room = ((below + above) / (2 * ball.scale)).mean()
     filled = (ball.radius.mean() / room.clamp(min=UNDERFLOW) - 2.0**-10).ceil() - 1
     most = min(MOST, magnitudes.shape[1])
-    # Any level will do where one point has overflowed and there is no mean.
+    # Any level is sound, also where one point has overflowed and there is no mean.
     last = filled.nan_to_num(nan=0.0).clamp(0, most - 1).long().view(1, 1).expand(len(magnitudes), 1)
     level = magnitudes.topk(most, dim=1).values.gather(1, last)
     over = (magnitudes - level).clamp(min=0.0).view_as(weight) / scale

@@ -45,7 +45,7 @@ class Box(NamedTuple):
         return Box(self.center[index], self.radius[index], self.ball and self.ball.take(index))
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Return both corners in float64, rounded outwards by one unit, so that nothing is lost on the way out."""
+        """Return both corners in float64, rounded outwards by one unit, so that no point of the box is lost."""
         center, radius = self.center.double(), self.radius.double()
         infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
         return torch.nextafter(center - radius, -infinity), torch.nextafter(center + radius, infinity)
@@ -117,7 +117,7 @@ def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> 
     box = Box(center, torch.where(radius > 0, torch.nextafter(radius, infinity), radius))
     if region.norm == "linf":
         return box
-    # From x to what it is rounded to, and from an input there to what that is rounded to: a unit each.
+    # One unit for rounding x to the precision of the network, and one for rounding an input.
     info = torch.finfo(dtype)
     largest = torch.maximum(center.abs().double() + box.radius.double(), x.double().abs())
     slack = torch.where(moved, largest * (2 * info.eps) + info.smallest_normal, 0.0)

@@ -149,7 +149,7 @@ def sigmoidal(derivative: Any) -> LinearRule:
 
     The derivative of f has a single peak, so on an interval it is smallest at an end: k = min(f'(l), f'(u)). Then
     f(z) - k z does not fall, and f lies between the linear functions of slope k through its two ends. Any smaller
-    k >= 0 will do.
+    k >= 0 is sound, too.
     """
 
     def backward(operation: Any, weights: Weights, step: Step) -> Backward:
