@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certibayes.errors import InvalidInput
+from certibayes.errors import InvalidInput, MissingPackage
 from certibayes.evaluation import aupr, auroc, detect, fpr_at_tpr, histogram, likelihood_ratio
 
 # Few distinct values, so that ties are common; some beyond [0, 1], some a rounding apart.
@@ -171,3 +171,9 @@ def test_scores_may_be_arrays_or_lists():
     expected = detect(torch.tensor(inside), torch.tensor(outside))
     assert detect(inside, outside) == expected == detect(np.array(inside), np.array(outside))
     assert likelihood_ratio(inside, outside) == pytest.approx(0.6 / (1.3 / 3))
+
+
+def test_without_torchmetrics_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchmetrics.functional", None)
+    with pytest.raises(MissingPackage, match=r'pip install "certibayes\[evaluation\]"'):
+        auroc(torch.rand(3), torch.rand(3))

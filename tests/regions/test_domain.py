@@ -8,7 +8,14 @@ import pytest
 import torch
 
 from certibayes.errors import InvalidInput
-from certibayes.regions import as_domain, domain_to_json, require_domain, resolve_domain, take_domain
+from certibayes.regions import (
+    as_domain,
+    domain_to_json,
+    require_domain,
+    require_radius_within,
+    resolve_domain,
+    take_domain,
+)
 
 X = torch.tensor([[0.5, 10.0], [0.25, 20.0]])
 LOW, HIGH = torch.tensor([[0.0, 5.0]]), torch.tensor([[1.0, 20.0]])
@@ -92,3 +99,42 @@ def test_the_owner_s_domain_is_taken_where_none_is_given():
 def test_another_word_is_refused():
     with pytest.raises(InvalidInput, match='must be "predictor"'):
         resolve_domain("posterior", SimpleNamespace(domain=(0.0, 1.0)))
+
+
+# Radii that are wider
+
+
+def test_a_radius_wider_than_the_domain_is_questioned():
+    with pytest.raises(InvalidInput, match=r"^eps=8 is wider than the domain \[0, 1\].*8 of 255 .* eps=8/255"):
+        require_radius_within((0.0, 1.0), 8)
+    with pytest.raises(InvalidInput, match=r"^largest=3 is wider than the domain \[-1, 1\]"):
+        require_radius_within((-1.0, 1.0), 3.0, name="largest")
+    with pytest.raises(InvalidInput, match="eps=8 is"):
+        require_radius_within((0.0, 1.0), torch.tensor([0.1, 8.0]))
+
+
+def test_a_radius_up_to_the_width_is_not():
+    require_radius_within((0.0, 1.0), 1.0)
+    require_radius_within((0.2, 0.3), 0.1)  # 0.3 - 0.2 is less than 0.1 in floats
+    require_radius_within((0.0, torch.inf), 1e9)
+    require_radius_within(None, 8)
+    for norm in ("l2", "l1"):
+        require_radius_within((0.0, 1.0), 8, norm)
+
+
+def test_features_of_different_widths():
+    domain = as_domain((LOW, HIGH))  # widths 1 and 15
+    require_radius_within(domain, 15.0)
+    require_radius_within(domain, torch.tensor([[1.0, 15.0]]))
+    require_radius_within((LOW.double(), LOW.double()), torch.tensor([[1.0, 15.0]]))  # neither can change
+    for eps in (16.0, torch.tensor([[2.0, 15.0]]), torch.tensor([[0.0, 15.5]])):
+        with pytest.raises(InvalidInput, match="is wider than the domain of its feature"):
+            require_radius_within(domain, eps)
+
+
+def test_domains_of_single_points_count_one_by_one():
+    low = torch.zeros(2, 3, dtype=torch.float64)
+    high = torch.tensor([[1.0, 1.0, 1.0], [5.0, 1.0, 1.0]], dtype=torch.float64)
+    require_radius_within((low, high), torch.tensor([1.0, 5.0]))
+    with pytest.raises(InvalidInput, match="eps=5"):
+        require_radius_within((low, high), 5.0)

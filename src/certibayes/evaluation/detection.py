@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.errors import InvalidInput
+from certibayes.errors import InvalidInput, MissingPackage
 from certibayes.evaluation.entropy import Uncertainty
 from certibayes.support.checks import inputs_of, require_count
 
@@ -202,6 +202,10 @@ def _ranked(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
 
 def _torchmetrics() -> Any:
     # Imported where it is needed: it takes seconds, and most of certibayes does without.
-    from torchmetrics.functional import classification
-
+    try:
+        from torchmetrics.functional import classification
+    except ImportError as error:
+        raise MissingPackage(
+            'AUROC and AUPR need torchmetrics. Install it with: pip install "certibayes[evaluation]"'
+        ) from error
     return classification

@@ -191,7 +191,7 @@ def require_known_calls(traced: fx.GraphModule) -> None:
     if name.split(" ")[0].lower().replace("_", "") in ("softmax", "logsoftmax"):
         raise UnsupportedLayer(
             f"the network ends in {name}. A network returns logits, so leave the softmax off: the likelihood and the "
-            "predictor apply it."
+            "predictor apply it. Of an nn.Sequential pass net[:-1]."
         )
     raise UnsupportedLayer(
         f"no rules for: {', '.join(unknown.values())}. Supported: {', '.join(supported_layers())}. To add a layer, "

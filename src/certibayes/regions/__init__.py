@@ -8,6 +8,7 @@ from certibayes.regions.domain import (
     domain_to_json,
     ends_like,
     require_domain,
+    require_radius_within,
     resolve_domain,
     take_domain,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "require_domain",
     "require_norm",
     "require_radius",
+    "require_radius_within",
     "resolve_domain",
     "take_domain",
 ]

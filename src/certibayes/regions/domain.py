@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.regions.radius import fits
+from certibayes.regions.radius import as_radius, fits
 
 Domain = tuple[float, float] | tuple[Tensor, Tensor] | None
 """Smallest and largest value of an input, such as (0, 1) for images; None for no limit.
@@ -91,6 +91,41 @@ def require_domain(x: Tensor, domain: Domain) -> None:
     raise InvalidInput(
         f"{found} Scale them, state the right domain, or pass domain=None. Normalization belongs inside the network "
         "(certibayes.networks.Normalize), so that radii are in the units of the raw inputs."
+    )
+
+
+def require_radius_within(domain: Domain, eps: Any, norm: str = "linf", name: str = "eps") -> None:
+    """Raise if an l-infinity radius exceeds the width of the domain, which mostly means that it is in other units.
+
+    One radius, or one per point, is compared with the point's widest feature; radii per input value are compared
+    feature by feature, except for features that cannot change. A radius as wide as the domain is allowed: the region is
+    then all of the domain. In l2 and l1 such radii are ordinary, and nothing is raised.
+
+    Args:
+        domain: as ``as_domain`` returns it, of a shape that fits the points.
+        eps: likewise; see ``as_radius``.
+        norm: in which the radius is meant.
+        name: what the caller calls the radius.
+    """
+    if domain is None or norm != "linf":
+        return
+    low, high = (torch.as_tensor(end, dtype=torch.float64) for end in domain)
+    radius, width = torch.as_tensor(as_radius(eps), dtype=torch.float64), high - low
+    if radius.dim() < 2 and width.dim():
+        width = width.flatten(1).amax(1)
+    # A hair more than the width is rounding: 0.3 - 0.2 is less than 0.1.
+    too_wide = (radius > width * (1 + 1e-6)) & (width > 0)
+    if not bool(too_wide.any()):
+        return
+    largest = float(radius.expand_as(too_wide)[too_wide].max())
+    where, remedy = "of its feature", ""
+    if not isinstance(domain[0], Tensor):
+        where = f"[{domain[0]:g}, {domain[1]:g}]"
+        if domain == (0.0, 1.0) and largest <= 255:
+            remedy = f": for {largest:g} of 255 gray levels pass {name}={largest:g}/255"
+    raise InvalidInput(
+        f"{name}={largest:g} is wider than the domain {where}. Radii are in the units of the inputs{remedy}. If that "
+        "is what you mean, state a wider domain, or pass domain=None."
     )
 
 
