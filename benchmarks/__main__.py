@@ -39,7 +39,7 @@ def main() -> None:
         table.caption = f"the bar for the ratio is {BARS[name]}x"
         Console().print(table)
     grown = linear.growth(GROWTH)
-    Console().print(f"time a network and image, last against first: {grown}; drawn in {GROWTH}")
+    Console().print(f"time per network and image, last against first: {grown}; drawn in {GROWTH}")
     missed = [name for name, figures in results.items() if figures["ratio"] > BARS[name]]
     if missed:
         sys.exit(f"above the bar: {', '.join(missed)}")

@@ -43,7 +43,7 @@ def main() -> dict[str, float]:
     def attack() -> None:
         found = cb.attack(predictor, x, y, eps=EPS, domain=DOMAIN, method=PGD(STEPS, restarts=1))
         if found.robust_accuracy < 1.0:
-            raise RuntimeError("a point has fallen, so the comparison is not fair.")
+            raise RuntimeError("a point was broken, so the comparison is not fair.")
 
     # Half a minute a run on one thread, so a few rounds must do.
     times = medians(

@@ -1,10 +1,10 @@
 """Linear bounds: CROWN margins of 35 networks against the products they need, a convolutional network, and growth.
 
 "Bare" is, for each network of 784-512-10, every matrix product that its margins need, on tensors that are already
-there: both layers with the centers, with the radii, and with the sizes from which rounding is paid, and the
-coefficients of nine margins an image back through both layers. "Ideal products" leaves the sizes out. The
-convolutional network is the paper's for CIFAR-10; what all networks take together is compared with the sum of what each
-takes alone.
+there: both layers with the centers, with the radii, and with the magnitudes that give the rounding error, and the
+backward pass of the coefficients of nine margins per image through both layers. "Ideal products" leaves the magnitudes
+out. The convolutional network is the paper's for CIFAR-10; the time of all networks at once is compared with the sum of
+their times one by one.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def convolutional(images: int = 50) -> dict[str, float]:
 
 
 def growth(path: Path) -> dict[str, float]:
-    """Time a network and image, over numbers of networks and of images; a level line is linear growth."""
+    """Time per network and image, over numbers of networks and of images; a level curve is linear growth."""
     predictor, x = dense_predictor(), digits()
     y = predictor.predict(x)
     figure = Figure(figsize=(9, 3.6), layout="constrained", facecolor="white")
@@ -120,7 +120,7 @@ def growth(path: Path) -> dict[str, float]:
         axes.set_xlabel(what)
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(alpha=0.25)
-    panels[0].set_ylabel("µs a network and image")
+    panels[0].set_ylabel("µs per network and image")
     panels[0].legend(frameon=False)
     save(figure, path)
     return found

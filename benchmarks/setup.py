@@ -1,4 +1,4 @@
-"""What the benchmarks of certificates and attacks share: 35 networks drawn around random weights, and 500 digits."""
+"""The setting of the benchmarks of certificates and attacks: 35 networks around random weights, and 500 digits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ NETWORKS, IMAGES, DOMAIN = 35, 500, (0.0, 1.0)
 def random_predictor(net: nn.Module, std: float) -> Predictor:
     """Return networks with weights drawn around those of ``net``."""
     params = dict(net.named_parameters())
-    widths = {name: torch.full_like(p, std) for name, p in params.items()}
-    return cb.DiagonalGaussian(net, params, widths).predictor(NETWORKS, seed=0)
+    stds = {name: torch.full_like(p, std) for name, p in params.items()}
+    return cb.DiagonalGaussian(net, params, stds).predictor(NETWORKS, seed=0)
 
 
 def dense_predictor() -> Predictor:

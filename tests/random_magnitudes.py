@@ -59,9 +59,9 @@ class Recipe:
         return torch.tensor([one() for _ in range(math.prod(shape))]).view(shape)
 
     def factor_level(self, largest: int, rising: bool = False) -> int:
-        """The exponent of a factor that brings activations to any other size, as far as it may be that large.
+        """The exponent of a factor that brings activations to any other magnitude, as far as it may be that large.
 
-        With ``rising`` it brings them up to ordinary size.
+        With ``rising`` it brings them up to an ordinary magnitude.
         """
         if rising:
             return min(largest, -self.level)
@@ -79,12 +79,12 @@ class Recipe:
 
     def batch_norm(self) -> nn.Module:
         norm = nn.BatchNorm1d(WIDTH, eps=self.draw.choice([0.0, 1e-5]))
-        spread = self.draw.randint(-80, 29)
+        variance = self.draw.randint(-80, 29)
         level = self.factor_level(LARGEST_WEIGHT)
-        norm.running_var = self.numbers((WIDTH,), spread).abs()
+        norm.running_var = self.numbers((WIDTH,), variance).abs()
         norm.running_mean = self.numbers((WIDTH,), min(LARGEST_WEIGHT, self.level - self.draw.randint(0, 4)))
         norm.weight.data, norm.bias.data = self.numbers((WIDTH,), level), self.numbers((WIDTH,), min(29, self.level))
-        self.level = max(self.level + level + 1 - min(spread, 0) // 2, min(29, self.level))
+        self.level = max(self.level + level + 1 - min(variance, 0) // 2, min(29, self.level))
         return norm
 
     def multiply(self, rising: bool = False) -> Callable[[Tensor], Tensor]:

@@ -208,7 +208,7 @@ def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Mod
 
 
 def traced(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Graph, dict[str, Tensor]]:
-    """Graph, and parameters and buffers together, of a network of the zoo; the tensors are the caller's own."""
+    """Graph, and parameters with buffers, of a network of the zoo; the tensors are the caller's own."""
     graph, params = _traced_once(name, seed, dtype)
     return graph, {key: value.clone() for key, value in params.items()}
 
@@ -257,8 +257,8 @@ def attacked_points(outputs: Callable[[Tensor], Tensor], lower: Tensor, upper: T
         heights = found.gather(-1, climbed.view(-1, 1, 1).expand(-1, len(lower), 1))[..., 0]
         (gradient,) = torch.autograd.grad((signs[:, None] * heights).sum(), x)
         with torch.no_grad():
-            size = (upper - lower) / (1 + step)
-            x = torch.clamp(x + size * gradient.sign(), lower, upper)
+            step_size = (upper - lower) / (1 + step)
+            x = torch.clamp(x + step_size * gradient.sign(), lower, upper)
     return x.detach()
 
 
@@ -323,12 +323,12 @@ def distance(difference: Tensor, norm: str) -> Tensor:
 
 
 def into_ball(points: Tensor, x: Tensor, eps: Tensor, norm: str) -> Tensor:
-    """Bring points (B, ...) towards x until ``distance`` is at most eps; where nothing else will do, to x itself."""
+    """Bring points (B, ...) towards x until ``distance`` is at most eps; where nothing else helps, to x itself."""
     away = points.double() - x.double()
-    share = (eps / distance(away, norm).clamp(min=1e-100)).clamp(max=1.0)
+    fraction = (eps / distance(away, norm).clamp(min=1e-100)).clamp(max=1.0)
     found = x
     # Rounding to the points' precision may leave the ball again; the last that does not is kept.
     for margin in (1e-2, 1e-4, 1e-6, 0.0):
-        nearer = (x.double() + away * (share * (1 - margin))).to(x.dtype)
+        nearer = (x.double() + away * (fraction * (1 - margin))).to(x.dtype)
         found = torch.where(distance(nearer.double() - x.double(), norm) <= eps, nearer, found)
     return found

@@ -26,7 +26,7 @@ from certibayes.certification import (
 )
 from certibayes.checker import check_certificate
 from certibayes.errors import CertibayesError
-from certibayes.evaluation import Diagnostics, Uncertainty, diagnose, uncertainty
+from certibayes.evaluation import Assessment, Diagnostics, Uncertainty, assess, diagnose, uncertainty
 from certibayes.inference import (
     BBB,
     HMC,
@@ -81,6 +81,7 @@ __all__ = [
     "SWAG",
     "VOGN",
     "Algorithm",
+    "Assessment",
     "Attacked",
     "Auto",
     "Best",
@@ -118,6 +119,7 @@ __all__ = [
     "TwoPoint",
     "Uncertainty",
     "__version__",
+    "assess",
     "attack",
     "bounds",
     "certified_radius",

@@ -12,16 +12,7 @@ from certibayes.attacks import PGD, ascend, cross_entropy_loss, label_scores, ma
 from certibayes.errors import InvalidInput
 from certibayes.regions import InputRegion
 
-
-def rand(*shape, seed=0):
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def predictor_of(hidden=(12,), samples=3, inputs=6, seed=0):
-    net = cb.networks.mlp(inputs, hidden, 3, seed=seed)
-    mean = {name: 2.0 * p for name, p in net.named_parameters()}
-    std = {name: torch.full_like(p, 0.2) for name, p in mean.items()}
-    return cb.DiagonalGaussian(net, mean, std).predictor(samples, seed=seed)
+from .cases import posterior_of, predictor_of, rand
 
 
 class LinearModel(nn.Module):
@@ -312,3 +303,69 @@ def test_arrays_and_lists_are_as_good_as_tensors(convert):
     found = cb.attack(predictor, convert(x), convert(y), eps=0.1, method=PGD(steps=3))
     expected = cb.attack(predictor, x, y, eps=0.1, method=PGD(steps=3))
     assert torch.equal(found.inputs, expected.inputs) and torch.equal(found.success, expected.success)
+
+
+class TestDomain:
+    """By default the domain is the predictor's own."""
+
+    class Bounded(LinearModel):
+        domain = (0.25, 0.75)
+
+    model = Bounded(torch.randn(2, 6, generator=torch.Generator().manual_seed(1)))
+    x = 0.25 + 0.5 * rand(20, 6)
+
+    def inputs(self, **settings):
+        return cb.attack(self.model, self.x, eps=0.3, method="fgsm", **settings).inputs
+
+    def test_the_predictors_own_is_the_default(self):
+        assert torch.equal(self.inputs(), self.inputs(domain=(0.25, 0.75)))
+        assert torch.equal(self.inputs(), self.inputs(domain="predictor"))
+        assert float(self.inputs().max()) <= 0.75 < float(self.inputs(domain=None).max())
+
+    def test_a_model_without_one_has_no_limits(self):
+        model = LinearModel(self.model.weight)
+        found = cb.attack(model, self.x, eps=0.3, method="fgsm").inputs
+        assert torch.equal(found, self.inputs(domain=None))
+
+    def test_a_posterior_passes_its_own_on(self):
+        class Bounded:
+            """A posterior as far as attacks know one."""
+
+            task, domain, predictor = "classification", (0.0, 1.0), posterior_of().predictor
+
+        found = cb.attack(Bounded(), rand(8, 6), eps=0.5, method="fgsm", draws=1).inputs
+        assert float(found.min()) >= 0.0 and float(found.max()) <= 1.0
+
+    def test_any_other_word_is_refused(self):
+        with pytest.raises(InvalidInput, match='"predictor"'):
+            self.inputs(domain="pixels")
+
+
+class TestResult:
+    def test_its_repr_is_a_few_lines(self):
+        predictor, x = predictor_of(), rand(50, 6)
+        y = torch.where(torch.arange(50) < 40, predictor.predict(x), (predictor.predict(x) + 1) % 3)
+        found = cb.attack(predictor, x, y, eps=0.2, norm="l2", method=[PGD(steps=5), "fgsm"])
+        broken = [int((found.broken_by == stage).sum()) for stage in (1, 2)]
+        assert broken[0] > 0
+        assert repr(found).splitlines() == [
+            "Attacked(50 points, l2)",
+            "  clean accuracy:  80.0%",
+            f"  robust accuracy: {100 * found.robust_accuracy:.1f}%",
+            f"  points broken:   pgd {broken[0]}, fgsm {broken[1]}",
+        ]
+
+    def test_of_no_points(self):
+        assert "0 points" in repr(cb.attack(predictor_of(), torch.empty(0, 6), eps=0.1))
+
+
+def test_progress_is_a_bar_a_function_or_nothing(capsys):
+    predictor, x, seen = predictor_of(), rand(5, 6), []
+    cb.attack(predictor, x, eps=0.1, method="fgsm", progress=lambda *counts: seen.append(counts))
+    assert seen[-1] == (2, 2)
+    cb.attack(predictor, x, eps=0.1, method="fgsm")
+    assert capsys.readouterr() == ("", "")
+    cb.attack(predictor, x, eps=0.1, method="fgsm", progress=True)
+    assert "attacking" in capsys.readouterr().err
+    with pytest.raises(InvalidInput, match="progress must be"):
+        cb.attack(predictor, x, eps=0.1, progress=None)

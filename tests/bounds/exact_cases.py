@@ -17,10 +17,10 @@ def network(seed: int, widths: list[int], slope: float) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-def spread_out(net: nn.Sequential, seed: int, spread: float) -> nn.Sequential:
+def rescaled(net: nn.Sequential, seed: int, octaves: float) -> nn.Sequential:
     with torch.no_grad():
         for index, parameter in enumerate(net.parameters()):
-            exponents = ((torch.rand(parameter.shape, generator=generator(seed + index)) * 2 - 1) * spread).round()
+            exponents = ((torch.rand(parameter.shape, generator=generator(seed + index)) * 2 - 1) * octaves).round()
             parameter.mul_(torch.exp2(exponents))
     return net
 
@@ -65,15 +65,15 @@ def range_on_interval(layers: list, slope: Fraction, low: Fraction, high: Fracti
 def range_on_rectangle(layers: list, slope: Fraction, low: list, high: list) -> list[tuple]:
     """Exact range of a two-input network with one hidden layer.
 
-    It is linear on every cell of the arrangement of the hidden units' lines and the rectangle's sides, so its
-    extremes are at crossings of two of those lines inside the rectangle.
+    It is linear on every cell of the arrangement of the hidden units' kinks and the rectangle's sides, so its
+    extremes are at crossings of two of those inside the rectangle.
     """
-    lines = [(w[0], w[1], b) for w, b in zip(*layers[0], strict=True)]
+    borders = [(w[0], w[1], b) for w, b in zip(*layers[0], strict=True)]
     for axis, value in product((0, 1), (0, 1)):
         bound = (low, high)[value][axis]
-        lines.append((Fraction(1 - axis), Fraction(axis), -bound))
+        borders.append((Fraction(1 - axis), Fraction(axis), -bound))
     outputs = []
-    for (a, b, c), (d, e, f) in combinations(lines, 2):
+    for (a, b, c), (d, e, f) in combinations(borders, 2):
         determinant = a * e - b * d
         if determinant == 0:
             continue
@@ -84,7 +84,7 @@ def range_on_rectangle(layers: list, slope: Fraction, low: list, high: list) -> 
 
 
 def knots_of(layers: list, low: Fraction, high: Fraction) -> list[tuple[Fraction, list, list]]:
-    """The ends and kinks of a one-input network: place, outputs, and what its ReLUs take in, in one list."""
+    """The ends and kinks of a one-input network: place, outputs, and pre-activations, in one list."""
 
     def follow(x: Fraction) -> tuple[list, list]:
         values, seen = [x], []

@@ -22,11 +22,11 @@ ORDERS = {
 LENGTHS = (7, LONG - 1, LONG, LONG + 1, 784, 3072, 5000)
 
 
-def random_numbers(seed: int, *shape: int, spread: float = 0.0, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Normal numbers, times powers of two up to ``spread`` away."""
+def random_numbers(seed: int, *shape: int, octaves: float = 0.0, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Normal numbers, times powers of two up to ``octaves`` away."""
     rng = generator(seed)
     numbers = torch.randn(shape, generator=rng, dtype=dtype)
-    return numbers * torch.exp2(((torch.rand(shape, generator=rng) * 2 - 1) * spread).round()).to(dtype)
+    return numbers * torch.exp2(((torch.rand(shape, generator=rng) * 2 - 1) * octaves).round()).to(dtype)
 
 
 def sum_of_products(*factors: list) -> Fraction:

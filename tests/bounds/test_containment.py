@@ -91,8 +91,8 @@ def test_outward_bounds_shrink_when_the_ball_shrinks(name, seed, eps):
     x = inputs(name, 3, seed)
     large = interval_bounds(graph, params, outward_box(x, eps), outward(torch.float32))
     small = interval_bounds(graph, params, outward_box(x, eps / 2), outward(torch.float32))
-    width = large.radius.double() + large.center.double().abs()
-    room = 1e-5 * float(width.max())  # what rounding of two different computations may leave
+    largest = large.radius.double() + large.center.double().abs()
+    room = 1e-5 * float(largest.max())  # what rounding of two different computations may leave
     assert bool((small.ends()[0] >= large.ends()[0] - room).all())
     assert bool((small.ends()[1] <= large.ends()[1] + room).all())
 

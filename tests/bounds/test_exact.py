@@ -64,8 +64,8 @@ def test_one_linear_layer_is_bounded_exactly_but_for_a_few_units(seed, eps, inpu
     ((weight, bias),) = layers_of(nn.Sequential(layer))
     center, radius = fractions(box.center[0]), fractions(box.radius[0])
     middle = exact_affine(weight, bias, center)
-    width = exact_affine([[abs(w) for w in row] for row in weight], [Fraction(0)] * 3, radius)
-    _assert_contains(bounds, [(m - w, m + w) for m, w in zip(middle, width, strict=True)])
+    reach = exact_affine([[abs(w) for w in row] for row in weight], [Fraction(0)] * 3, radius)
+    _assert_contains(bounds, [(m - w, m + w) for m, w in zip(middle, reach, strict=True)])
     # Not wider than the rounding of 2 (n + 8) operations, four times over, on the sum of magnitudes.
     magnitude = exact_affine(
         [[abs(w) for w in row] for row in weight],
@@ -73,8 +73,10 @@ def test_one_linear_layer_is_bounded_exactly_but_for_a_few_units(seed, eps, inpu
         [abs(c) + r for c, r in zip(center, radius, strict=True)],
     )
     lower, upper = bounds.ends()
-    for low, high, m, w, size in zip(fractions(lower[0]), fractions(upper[0]), middle, width, magnitude, strict=True):
-        units = size * Fraction(8 * (inputs + 8), 2**24)
+    for low, high, m, w, largest in zip(
+        fractions(lower[0]), fractions(upper[0]), middle, reach, magnitude, strict=True
+    ):
+        units = largest * Fraction(8 * (inputs + 8), 2**24)
         assert m - w - low <= units
         assert high - m - w <= units
 

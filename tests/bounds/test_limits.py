@@ -82,7 +82,7 @@ def test_sums_too_long_to_be_bounded_are_refused(terms):
 
 @pytest.mark.parametrize("divisor", [2.0**-126 * 1.3, 1e-30])
 def test_division_of_subnormals_by_a_tiny_number(divisor):
-    """The relative widening of a subnormal vanishes, and the division makes what is missing large."""
+    """The relative widening of a subnormal underflows, and the division makes what is missing large."""
     graph, params = graph_and_params(trace(Functional(lambda self, x: x / divisor), torch.full((1, 4096), 2.0**-145)))
     steps = torch.arange(4096) % 60
     x = (40 + steps) * 2.0**-149

@@ -171,12 +171,12 @@ def test_samples_may_be_vmapped(name):
     graph, params = traced(name, 0)
     x = inputs(name, 3, 0)
     stacked = {key: torch.stack([p, 1.1 * p]) for key, p in params.items()}
-    together = torch.vmap(lambda p: linear_bounds(graph, p, outward_box(x, 0.05), outward(torch.float32))[0])(stacked)
+    mapped = torch.vmap(lambda p: linear_bounds(graph, p, outward_box(x, 0.05), outward(torch.float32))[0])(stacked)
     alone = [
         linear_bounds(graph, {k: p[i] for k, p in stacked.items()}, outward_box(x, 0.05), outward(torch.float32))[0]
         for i in range(2)
     ]
-    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(mapped, torch.stack(alone), rtol=1e-4, atol=1e-4)
 
 
 def test_bounds_are_differentiable_in_the_slopes():
@@ -257,5 +257,5 @@ def test_boxes_may_be_vmapped_with_the_same_weights():
     def bound(center):
         return linear_bounds(graph, params, Box(center, torch.full_like(center, 0.1)), outward(torch.float32))[0]
 
-    together = torch.vmap(bound)(centers)
-    torch.testing.assert_close(together, torch.stack([bound(center) for center in centers]), rtol=1e-4, atol=1e-4)
+    mapped = torch.vmap(bound)(centers)
+    torch.testing.assert_close(mapped, torch.stack([bound(center) for center in centers]), rtol=1e-4, atol=1e-4)

@@ -17,7 +17,7 @@ from certibayes.bounds import Box, rules_for
 from certibayes.bounds.backward import Step
 from certibayes.bounds.linear import concretize
 from certibayes.bounds.offset import Offset, coefficient_error, error_through
-from certibayes.bounds.rules.activation import Lines, between, kinked
+from certibayes.bounds.rules.activation import LinearRelaxation, kinked, relax
 from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE
 from certibayes.networks import trace
 from certibayes.networks.operations import LeakyReLU
@@ -27,29 +27,29 @@ from .rounding_cases import F32, LENGTHS, UNIT, random_numbers, sum_of_products
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("spread", [0.0, 20.0])
-def test_a_bound_over_a_box_is_below_the_exact_minimum_also_where_coefficients_are_off(length, spread):
-    coefficients = random_numbers(0, 1, 2, length, spread=spread)
+@pytest.mark.parametrize("octaves", [0.0, 20.0])
+def test_a_bound_over_a_box_is_below_the_exact_minimum_also_where_coefficients_are_off(length, octaves):
+    coefficients = random_numbers(0, 1, 2, length, octaves=octaves)
     # What cancels loses most.
     coefficients[..., 1::2] = -coefficients[..., : length - length % 2 : 2]
-    center = random_numbers(1, 1, length // 2 + 1, spread=spread / 2).repeat_interleave(2, -1)[:, :length]
+    center = random_numbers(1, 1, length // 2 + 1, octaves=octaves / 2).repeat_interleave(2, -1)[:, :length]
     radius = random_numbers(2, 1, length).abs() * 2.0**-30 * center.abs()
     found = fractions(concretize(coefficients, Box(center, radius), F32))[0]
-    size = [abs(c) + r for c, r in zip(fractions(center)[0], fractions(radius)[0], strict=True)]
+    magnitude = [abs(c) + r for c, r in zip(fractions(center)[0], fractions(radius)[0], strict=True)]
     for k, row in enumerate(fractions(coefficients)[0]):
         weights = [abs(a) for a in row]
         smallest = sum_of_products(row, fractions(center)[0]) - sum_of_products(weights, fractions(radius)[0])
         # Three layers that pass coefficients on, four units each.
-        smallest -= sum_of_products(weights, size) * Fraction(12 * UNIT)
+        smallest -= sum_of_products(weights, magnitude) * Fraction(12 * UNIT)
         assert found[k] <= smallest
         # And not far below: two sums of this length, or of its pieces, twice over.
         units = 4 * ((length if length <= LONG else PIECE) + 8) + 40
-        assert found[k] >= smallest - sum_of_products(weights, size) * Fraction(units * UNIT)
+        assert found[k] >= smallest - sum_of_products(weights, magnitude) * Fraction(units * UNIT)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_an_error_of_a_layer_is_covered_in_full(length):
-    coefficients, error = random_numbers(0, 1, 2, length, spread=10), random_numbers(1, 1, length, spread=10).abs()
+    coefficients, error = random_numbers(0, 1, 2, length, octaves=10), random_numbers(1, 1, length, octaves=10).abs()
     output = Box(random_numbers(2, 1, length), random_numbers(3, 1, length).abs())
     own = fractions((output.center.double().abs() + output.radius.double())[0])
     rows = fractions(coefficients.abs())[0]
@@ -75,13 +75,13 @@ ends = st.one_of(
     choice=st.sampled_from(["zero", "adaptive", torch.full((1, 1, 1), 0.25)]),
 )
 def test_lines_around_a_kink_hold_exactly(one, other, slope, choice):
-    """The numbers that come out of floats are the lines; no unit is lost."""
+    """The floats that come out are the relaxation itself; no unit is lost."""
     low, high = sorted((one, other))
     box = Box(torch.tensor([[low / 2 + high / 2]]), torch.tensor([[high / 2 - low / 2]]))
     step = Step(torch.ones(1, 1, 1), (box,), box, F32, choice)
-    lines = kinked(slope, step)
-    upper_slope, offset = (Fraction(float(t)) for t in (lines.upper_slope, lines.upper_offset))
-    lower_slope, below = Fraction(float(lines.lower_slope)), Fraction(slope)
+    relaxation = kinked(slope, step)
+    upper_slope, offset = (Fraction(float(t)) for t in (relaxation.upper_slope, relaxation.upper_offset))
+    lower_slope, below = Fraction(float(relaxation.lower_slope)), Fraction(slope)
     left, right = (Fraction(float(end)) for end in step.ends())
     for z in {left, right, (left + right) / 2, *([Fraction(0)] if left <= 0 <= right else [])}:
         value = z if z > 0 else below * z
@@ -117,15 +117,15 @@ def test_a_leaky_relu_covers_values_that_a_program_takes_for_zero(slope):
 
 @pytest.mark.parametrize("length", [40, LONG, LONG + 1])
 def test_offsets_of_lines_are_summed_on_the_safe_side(length):
-    coefficients = random_numbers(0, 1, 2, length, spread=10)
-    offsets = [random_numbers(seed, 1, length, spread=10) for seed in (1, 2)]
+    coefficients = random_numbers(0, 1, 2, length, octaves=10)
+    offsets = [random_numbers(seed, 1, length, octaves=10) for seed in (1, 2)]
     slopes = torch.ones(1, length)
     box = Box(torch.zeros(1, length), torch.ones(1, length))
-    back = between(Lines(slopes, offsets[0], slopes, offsets[1]), Step(coefficients, (box,), box, F32))
+    back = relax(LinearRelaxation(slopes, offsets[0], slopes, offsets[1]), Step(coefficients, (box,), box, F32))
     below, above = (fractions(offset[0]) for offset in offsets)
     for found, row in zip(fractions(back.constant)[0], fractions(coefficients)[0], strict=True):
         exact = sum((a * (low if a > 0 else high) for a, low, high in zip(row, below, above, strict=True)), Fraction(0))
-        size = sum(
+        magnitude = sum(
             (abs(a) * (abs(low) + abs(high)) for a, low, high in zip(row, below, above, strict=True)), Fraction(0)
         )
         # Off by up to twelve units, the coefficients would give this much less.
@@ -136,7 +136,7 @@ def test_offsets_of_lines_are_summed_on_the_safe_side(length):
             ),
             Fraction(0),
         )
-        assert found >= exact - size * Fraction((4 * length + 80) * UNIT)
+        assert found >= exact - magnitude * Fraction((4 * length + 80) * UNIT)
 
 
 class _Shifted(nn.Module):
@@ -151,8 +151,8 @@ class _Shifted(nn.Module):
 @pytest.mark.parametrize("length", [LONG, LONG + 1])
 def test_constants_that_are_added_are_summed_on_the_safe_side(length):
     """In the worst order: the sum over a layer is longer than anything that its own program adds up."""
-    network = trace(_Shifted(random_numbers(0, length, spread=10)), torch.zeros(1, length))
-    (node,), coefficients = network.graph.nodes, random_numbers(1, 1, 2, length, spread=10)
+    network = trace(_Shifted(random_numbers(0, length, octaves=10)), torch.zeros(1, length))
+    (node,), coefficients = network.graph.nodes, random_numbers(1, 1, 2, length, octaves=10)
     box = Box(torch.zeros(1, length), torch.zeros(1, length))
     weights = node.weights(network.params)
     output = rules_for(node.operation).interval(node.operation, weights, (box,), F32)
@@ -160,9 +160,9 @@ def test_constants_that_are_added_are_summed_on_the_safe_side(length):
     offset.add_layer(step, rules_for(node.operation).linear(node.operation, weights, step))
     added = fractions(network.params["offset"])
     for found, row in zip(fractions(offset.value)[0], fractions(coefficients)[0], strict=True):
-        size = sum_of_products([abs(a) for a in row], [abs(d) for d in added])
+        magnitude = sum_of_products([abs(a) for a in row], [abs(d) for d in added])
         terms = length if length <= LONG else PIECE
-        assert found <= sum_of_products(row, added) - size * Fraction((terms + 60) * UNIT)
+        assert found <= sum_of_products(row, added) - magnitude * Fraction((terms + 60) * UNIT)
 
 
 @pytest.mark.parametrize(("terms", "uses"), [(2, 4000), (600, 2), (40, 40)])
@@ -170,7 +170,7 @@ def test_a_linear_layer_covers_the_worst_program_and_its_own_products(terms, use
     """A program that errs as far as theory allows, against the coefficients that were computed, in exact arithmetic."""
     operation = traced("one linear layer")[0].nodes[-1].operation
     weight, bias = random_numbers(0, uses, terms), random_numbers(1, uses) * UNIT
-    # Added to -1 one after the other, all the others vanish.
+    # Added to -1 one after the other, all the others are lost.
     weight[:, 0], coefficients = 1.0, torch.full((1, 1, uses), -UNIT)
     coefficients[..., 0] = -1.0
     center = torch.full((1, terms), 2.0**-10)

@@ -42,7 +42,7 @@ def test_long_sums_stay_inside_in_every_order(length, dtype):
     stagnant[0, 0] = 1.0
     half = random_numbers(0, 1, length // 2, dtype=dtype)
     cancelling = torch.cat([half, -half, torch.full((1, length % 2), unit, dtype=dtype)], 1)
-    weight = torch.cat([stagnant, -stagnant, cancelling, random_numbers(1, 1, length, spread=10, dtype=dtype)])
+    weight = torch.cat([stagnant, -stagnant, cancelling, random_numbers(1, 1, length, octaves=10, dtype=dtype)])
     graph, params = _linear_case(weight)
     x = torch.stack([torch.ones(length, dtype=dtype), random_numbers(2, length, dtype=dtype)])
     x[1, length // 2 : 2 * (length // 2)] = x[1, : length // 2]
@@ -71,8 +71,8 @@ def test_wide_networks_stay_inside_for_every_batch_size_and_thread_count(length)
         lower, upper = linear_bounds(graph, params, outward_box(x, 0.0), F32)
         for count in (1, 2):
             with threads(count):
-                for size in (1, 4, 9):
-                    outputs = torch.cat([graph.evaluate(params, part) for part in x.split(size)]).double()
+                for count in (1, 4, 9):
+                    outputs = torch.cat([graph.evaluate(params, part) for part in x.split(count)]).double()
                     assert bool((outputs >= lower).all() and (outputs <= upper).all())
         parts = [linear_bounds(graph, params, outward_box(part, 0.0), F32) for part in x.split(2)]
         alone = torch.cat([low for low, _ in parts])
@@ -83,16 +83,16 @@ def test_wide_networks_stay_inside_for_every_batch_size_and_thread_count(length)
 @given(
     exponents=st.lists(st.integers(-80, 30), min_size=2, max_size=7),
     mantissas=st.lists(st.floats(1.0, 2.0, width=32), min_size=7, max_size=7),
-    size=st.sampled_from([1.0, 2.0**29, 2.0**-100, 2.0**-149]),
+    scale=st.sampled_from([1.0, 2.0**29, 2.0**-100, 2.0**-149]),
 )
-def test_small_weights_may_follow_large_ones(exponents, mantissas, size):
-    """Products of weights underflow on the way back though no value does on the way forth."""
+def test_small_weights_may_follow_large_ones(exponents, mantissas, scale):
+    """Products of weights underflow in the backward pass though no value does in the forward pass."""
     net = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in exponents])
     with torch.no_grad():
         for layer, exponent, mantissa in zip(net, exponents, mantissas, strict=False):
             layer.weight.fill_(mantissa * 2.0**exponent)
     graph, params = graph_and_params(trace(net))
-    x = torch.tensor([[size], [-size]])
+    x = torch.tensor([[scale], [-scale]])
     boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
     assume(all(bool(within_range(box)[0].all()) for box in boxes.values()))
     lower, upper = linear_bounds(graph, params, outward_box(x, 0.0), F32)
@@ -195,9 +195,9 @@ def test_long_chains_of_layers_without_parameters(chain):
 
 
 @pytest.mark.parametrize(
-    ("widths", "share"), [([784, 64, 10], 0.05), ([784, 64, 32, 10], 0.15), ([3072, 64, 10], 0.15)]
+    ("widths", "fraction"), [([784, 64, 10], 0.05), ([784, 64, 32, 10], 0.15), ([3072, 64, 10], 0.15)]
 )
-def test_rounding_costs_a_small_share_of_the_width(widths, share):
+def test_rounding_costs_a_small_fraction_of_the_interval(widths, fraction):
     """Of random weights, whose sums of magnitudes are large beside what the small radius does."""
     torch.manual_seed(0)
     layers = [part for n, m in pairwise(widths) for part in (nn.Linear(n, m), nn.ReLU())][:-1]
@@ -207,7 +207,7 @@ def test_rounding_costs_a_small_share_of_the_width(widths, share):
     double = {name: p.double() for name, p in params.items()}
     low, high = linear_bounds(graph, double, ideal_box(x.double(), 0.01, (0.0, 1.0)))
     assert bool((lower <= low).all() and (upper >= high).all())
-    assert float(((upper - lower) / (high - low)).max()) < 1 + share
+    assert float(((upper - lower) / (high - low)).max()) < 1 + fraction
 
 
 def test_an_image_of_any_size_can_be_shifted():

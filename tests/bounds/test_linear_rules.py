@@ -25,7 +25,7 @@ from .rounding_cases import F32, ORDERS, UNIT, random_numbers, run_in_order, sum
 
 
 def _coefficients(shape, kind: str, seed: int) -> Tensor:
-    found = random_numbers(seed, *shape, spread=8.0)
+    found = random_numbers(seed, *shape, octaves=8.0)
     if kind == "cancelling":
         # Large and almost the same, with signs that alternate: in images row by row, so that partial sums grow.
         period = shape[-1] if len(shape) > 3 else 1
@@ -95,12 +95,12 @@ def test_errors_that_layers_carry_on_are_covered_by_those_before_them():
     """However many there are in a row: each may leave its coefficients four units off."""
     shapes = [nn.Unflatten(1, (2, 3)), nn.Flatten()] * 6
     graph, params = graph_and_params(trace(nn.Sequential(*shapes), torch.zeros(1, 6)))
-    x, specification = random_numbers(0, 1, 6), random_numbers(1, 1, 2, 6, spread=10)
+    x, specification = random_numbers(0, 1, 6), random_numbers(1, 1, 2, 6, octaves=10)
     boxes = layer_boxes(graph, params, outward_box(x, 0.0), F32)
     lower = LinearBounder(graph, params, boxes, F32).at_input(specification)
     for found, row in zip(fractions(lower)[0], fractions(specification)[0], strict=True):
-        size = sum_of_products([abs(a) for a in row], [abs(v) for v in fractions(x)[0]])
-        assert found <= sum_of_products(row, fractions(x)[0]) - 4 * len(shapes) * Fraction(UNIT) * size
+        magnitude = sum_of_products([abs(a) for a in row], [abs(v) for v in fractions(x)[0]])
+        assert found <= sum_of_products(row, fractions(x)[0]) - 4 * len(shapes) * Fraction(UNIT) * magnitude
 
 
 def test_products_with_the_box_may_underflow():
@@ -140,11 +140,11 @@ SIDE_BY_SIDE = {
 @pytest.mark.parametrize("case", SIDE_BY_SIDE)
 def test_windows_side_by_side_on_images_of_any_size(case, kind):
     """With ties, too: whole images of one value, and of few values."""
-    layer, size = SIDE_BY_SIDE[case]
+    layer, side = SIDE_BY_SIDE[case]
     net = nn.Sequential(layer(), nn.Flatten())
-    graph, params = graph_and_params(trace(net, torch.zeros(1, 2, size, size)))
+    graph, params = graph_and_params(trace(net, torch.zeros(1, 2, side, side)))
     for seed, eps in ((0, 0.0), (1, 1e-6), (2, 0.4)):
-        x = torch.randn(3, 2, size, size, generator=generator(seed))
+        x = torch.randn(3, 2, side, side, generator=generator(seed))
         x[1], x[2] = 0.5, x[2].round()
         _assert_rules_hold(graph, params, x, eps, kind, seed)
         lower, upper = linear_bounds(graph, params, outward_box(x, eps), F32)
@@ -158,7 +158,7 @@ def test_a_maximum_that_may_be_anyone_pays_for_its_upper_end():
     operation = trace(nn.Sequential(nn.MaxPool2d(2), nn.Flatten()), torch.zeros(1, 1, 24, 24)).graph.nodes[0].operation
     box = Box(random_numbers(0, 1, 1, 24, 24), 10 + random_numbers(1, 1, 1, 24, 24).abs())
     output = rules_for(operation).interval(operation, {}, (box,), F32)
-    coefficients = -random_numbers(2, 1, 2, 1, 12, 12, spread=10).abs()
+    coefficients = -random_numbers(2, 1, 2, 1, 12, 12, octaves=10).abs()
     back = rules_for(operation).linear(operation, {}, Step(coefficients, (box,), output, F32))
     assert not back.coefficients[0].any()
     top = fractions(output.center.double().flatten() + output.radius.flatten())

@@ -10,9 +10,19 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import nn
 
-from certibayes.bounds import IDEAL, Ball, Box, cut, interval_bounds, layer_boxes, linear_bounds, outward, outward_box
+from certibayes.bounds import (
+    IDEAL,
+    Ball,
+    Box,
+    ball_box,
+    interval_bounds,
+    layer_boxes,
+    linear_bounds,
+    outward,
+    outward_box,
+)
 from certibayes.bounds import ideal_box as ideal
-from certibayes.bounds.cut import least_over_cut
+from certibayes.bounds.ball_box import concretize_over_ball_box
 from certibayes.bounds.linear import LinearBounder, concretize
 from certibayes.bounds.optimize import optimized_lower
 from certibayes.errors import InvalidInput
@@ -57,7 +67,7 @@ def _directions(graph, params, x, seed, count=12):
 
 
 def _outputs_in_ball(graph, params, x, eps, norm, seed, domain=None):
-    """Outputs of the program at points of the ball's surface, by float64's own judgement inside, (points, B, C)."""
+    """Outputs of the program at points of the ball's surface, inside as float64 computes it, (points, B, C)."""
     outputs = []
     for direction in _directions(graph, params, x, seed):
         far = (x.double() + direction / distance(direction, norm) * eps).to(x.dtype)
@@ -70,7 +80,7 @@ def _outputs_in_ball(graph, params, x, eps, norm, seed, domain=None):
 
 
 def _every_bound(graph, params, box, rounding):
-    """Bounds by intervals, lines and lines with optimized slopes, as (lower, upper)."""
+    """Bounds by intervals, CROWN and CROWN with optimized slopes, as (lower, upper)."""
     with torch.no_grad(), direct_sums():
         found = [interval_bounds(graph, params, box, rounding).ends(), linear_bounds(graph, params, box, rounding)]
         boxes = layer_boxes(graph, params, box, rounding)
@@ -150,7 +160,7 @@ def test_outward_bounds_contain_ideal_bounds(name, norm):
 # One linear function
 
 
-def _cut(seed, norm, width=7, dtype=torch.float64, radius=0.7):
+def _ball_box(seed, norm, width=7, dtype=torch.float64, radius=0.7):
     """A ball whose box is cut by the domain [0, 1], with centers at the walls and in between."""
     x = torch.rand(2, width, generator=generator(seed), dtype=dtype)
     x[:, 0], x[:, 1] = 0.0, 1.0
@@ -159,10 +169,10 @@ def _cut(seed, norm, width=7, dtype=torch.float64, radius=0.7):
 
 @law(20)
 @given(seed=seeds, radius=st.sampled_from([0.05, 0.7, 1.5, 5.0]))
-def test_the_least_value_over_box_and_l1_ball_is_that_of_the_linear_programme(seed, radius):
-    x, radius, box = _cut(seed, "l1", radius=radius)
+def test_the_smallest_value_over_box_and_l1_ball_is_that_of_the_linear_program(seed, radius):
+    x, radius, box = _ball_box(seed, "l1", radius=radius)
     coefficients = torch.randn(2, 3, 7, generator=generator(seed + 1), dtype=torch.float64)
-    found = least_over_cut(coefficients, box, box.ball, IDEAL)
+    found = concretize_over_ball_box(coefficients, box, IDEAL)
     for point, rows, row_values in zip(x, coefficients, found, strict=True):
         for row, value in zip(rows, row_values, strict=True):
             # x' = x + up - down, up and down within the walls, their sum within the radius.
@@ -173,10 +183,10 @@ def test_the_least_value_over_box_and_l1_ball_is_that_of_the_linear_programme(se
 
 @law(20)
 @given(seed=seeds, radius=st.sampled_from([0.05, 0.7, 1.5, 5.0]))
-def test_the_least_value_over_box_and_l2_ball_is_where_the_budget_is_spent(seed, radius):
-    x, radius, box = _cut(seed, "l2", radius=radius)
+def test_the_smallest_value_over_box_and_l2_ball_is_where_the_budget_is_spent(seed, radius):
+    x, radius, box = _ball_box(seed, "l2", radius=radius)
     coefficients = torch.randn(2, 3, 7, generator=generator(seed + 1), dtype=torch.float64)
-    found = least_over_cut(coefficients, box, box.ball, IDEAL)
+    found = concretize_over_ball_box(coefficients, box, IDEAL)
     room = torch.where(coefficients > 0, x[:, None], 1 - x[:, None])
     low, high = torch.zeros(2, 3, 1), torch.full((2, 3, 1), 1e9, dtype=torch.float64)
     for _ in range(200):  # bisect the multiplier of ||u||^2 <= radius^2
@@ -192,13 +202,13 @@ def test_the_least_value_over_box_and_l2_ball_is_where_the_budget_is_spent(seed,
 @law(15)
 @given(seed=seeds)
 def test_the_lowest_point_lies_in_box_and_ball_and_attains_the_bound(norm, seed):
-    x, radius, box = _cut(seed, norm)
+    x, radius, box = _ball_box(seed, norm)
     coefficients = torch.randn(2, 7, generator=generator(seed + 1), dtype=torch.float64)
     point = lowest_point(coefficients, box)
     assert bool((point >= -1e-12).all() and (point <= 1 + 1e-12).all())
     assert bool((distance(point - x, norm) <= radius * (1 + 1e-6)).all())
-    least = least_over_cut(coefficients[:, None], box, box.ball, IDEAL)[:, 0]
-    torch.testing.assert_close((coefficients * point).sum(-1), least, atol=1e-6, rtol=0)
+    smallest = concretize_over_ball_box(coefficients[:, None], box, IDEAL)[:, 0]
+    torch.testing.assert_close((coefficients * point).sum(-1), smallest, atol=1e-6, rtol=0)
 
 
 def test_without_a_ball_the_lowest_point_is_a_corner():
@@ -208,7 +218,7 @@ def test_without_a_ball_the_lowest_point_is_a_corner():
 
 @norms
 def test_the_slope_of_the_bound_is_the_lowest_point_and_never_nan(norm):
-    _, _, box = _cut(3, norm)
+    _, _, box = _ball_box(3, norm)
     zero = torch.zeros(2, 2, 7, dtype=torch.float64)
     for coefficients in (zero, torch.randn(2, 2, 7, generator=generator(9), dtype=torch.float64)):
         # Under no_grad, as certificates call it.
@@ -222,21 +232,21 @@ def test_the_slope_of_the_bound_is_the_lowest_point_and_never_nan(norm):
 
 @norms
 @law(30)
-@given(seed=seeds, size=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]), radius=st.sampled_from([1e-7, 1e-2, 3.0]))
-def test_rounding_of_the_least_value_in_fractions(norm, seed, size, radius):
+@given(seed=seeds, scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]), radius=st.sampled_from([1e-7, 1e-2, 3.0]))
+def test_rounding_of_the_smallest_value_in_fractions(norm, seed, scale, radius):
     """Coefficients may be 16 units off, and points in the corners of the ball: exactly computed, none is below."""
-    x = torch.randn(1, 60, generator=generator(seed)) * size
-    box = outward_box(x, radius * size, norm=norm)
+    x = torch.randn(1, 60, generator=generator(seed)) * scale
+    box = outward_box(x, radius * scale, norm=norm)
     coefficients = torch.randn(1, 1, 60, generator=generator(seed + 1))
-    found = fractions(least_over_cut(coefficients, box, box.ball, F32))[0][0]
+    found = fractions(concretize_over_ball_box(coefficients, box, F32))[0][0]
     row, point = fractions(coefficients[0, 0]), fractions(x[0])
     row = [c * (1 + (1 if c * v < 0 else -1) * Fraction(16, 2**24)) for c, v in zip(row, point, strict=True)]
-    eps, sizes = Fraction(radius * size), [abs(c) for c in row]
+    eps, magnitudes = Fraction(radius * scale), [abs(c) for c in row]
     if norm == "l1":
-        fall = eps * max(sizes)
+        fall = eps * max(magnitudes)
     else:
         # A rational number below the root is enough of a test, and exact.
-        square = sum(c * c for c in sizes)
+        square = sum(c * c for c in magnitudes)
         fall = eps * Fraction(float(square) ** 0.5) * (1 - Fraction(1, 2**48))
     assert found <= sum(c * v for c, v in zip(row, point, strict=True)) - fall
 
@@ -292,9 +302,9 @@ def test_samples_may_be_vmapped(norm):
     graph, params = traced("relu", 0)
     stacked = {key: torch.stack([value, value * 1.1]) for key, value in params.items()}
     box = outward_box(inputs("relu", 3, 0), 0.1, norm=norm)
-    together = torch.vmap(lambda p: linear_bounds(graph, p, box, F32)[0])(stacked)
+    mapped = torch.vmap(lambda p: linear_bounds(graph, p, box, F32)[0])(stacked)
     apart = [linear_bounds(graph, {k: v[i] for k, v in stacked.items()}, box, F32)[0] for i in range(2)]
-    torch.testing.assert_close(together, torch.stack(apart), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(mapped, torch.stack(apart), atol=1e-4, rtol=1e-4)
 
 
 def test_taking_points_takes_their_balls():
@@ -356,8 +366,8 @@ def test_coordinates_that_are_left_to_the_box_are_paid_for(seed):
     x = torch.rand(4, 5, generator=generator(seed), dtype=torch.float64)
     box = ideal(x, 0.8, (0.0, 1.0), "l2")
     rows = params["weight"].expand(4, -1, -1)
-    least = least_over_cut(rows, box, box.ball, IDEAL) + params["bias"]
+    smallest = concretize_over_ball_box(rows, box, IDEAL) + params["bias"]
     with pytest.MonkeyPatch.context() as patch:
         for closed in (2.0**-20, 0.3, 0.6):
-            patch.setattr(cut, "CLOSED", closed)
-            assert bool((interval_bounds(graph, params, box).lower <= least + 1e-9).all())
+            patch.setattr(ball_box, "CLOSED", closed)
+            assert bool((interval_bounds(graph, params, box).lower <= smallest + 1e-9).all())

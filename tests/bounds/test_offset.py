@@ -22,10 +22,10 @@ def test_a_total_is_never_above_the_exact_sum(values, last):
         constant.add(torch.tensor([[value]], dtype=torch.float64))
     exact = sum((Fraction(value) for value in (*values, last)), Fraction(0))
     found = Fraction(float(constant.total(torch.tensor([[last]], dtype=torch.float64))))
-    size = sum((abs(Fraction(value)) for value in (*values, last)), Fraction(0))
+    magnitude = sum((abs(Fraction(value)) for value in (*values, last)), Fraction(0))
     assert found <= exact
     # Nor far below it.
-    assert found >= exact - size * Fraction(2.0**-39) - 2 * Fraction(outward(torch.float32).underflow)
+    assert found >= exact - magnitude * Fraction(2.0**-39) - 2 * Fraction(outward(torch.float32).underflow)
 
 
 def test_in_ideal_arithmetic_nothing_is_taken_off():

@@ -1,4 +1,4 @@
-"""Optimised slopes: never worse than slopes 0, sound on the zoo, and close to the best that the relaxation allows."""
+"""Optimized slopes: never worse than slopes 0, sound on the zoo, and close to the best that the relaxation allows."""
 
 from itertools import pairwise
 
@@ -59,7 +59,7 @@ def _mlp(widths: list[int], seed: int):
 
 
 def _best_of_relaxation(net: nn.Sequential, boxes, specification: Tensor) -> Tensor:
-    """Minimise a specification over the triangle relaxation of a network with one hidden layer, by linear programming.
+    """Minimize a specification over the triangle relaxation of a network with one hidden layer, by linear programming.
 
     Variables are the input x and the hidden activations h, with h >= 0, h >= z and h below the chord, z = W x + b.
     """
@@ -145,9 +145,9 @@ def test_samples_may_be_vmapped(name):
         return optimized_lower(LinearBounder(graph, weights, boxes, F32), specification, steps=3)
 
     with torch.no_grad():
-        together = torch.vmap(bound)(stacked)
+        mapped = torch.vmap(bound)(stacked)
         alone = [bound({key: p[i] for key, p in stacked.items()}) for i in range(2)]
-    torch.testing.assert_close(together, torch.stack(alone), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(mapped, torch.stack(alone), rtol=1e-3, atol=1e-3)
 
 
 def test_every_quantity_has_slopes_of_its_own():
@@ -157,6 +157,6 @@ def test_every_quantity_has_slopes_of_its_own():
     boxes = layer_boxes(graph, params, ideal_box(x, 0.3))
     specification, _ = margin_specification(LABELS[:1], 3, torch.float64)
     bounder = LinearBounder(graph, params, boxes)
-    together = optimized_lower(bounder, specification)
+    mapped = optimized_lower(bounder, specification)
     alone = [optimized_lower(bounder, specification[:, k : k + 1]) for k in range(2)]
-    torch.testing.assert_close(together, torch.cat(alone, 1))
+    torch.testing.assert_close(mapped, torch.cat(alone, 1))

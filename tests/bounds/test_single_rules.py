@@ -1,4 +1,4 @@
-"""Each rule by itself: a later layer's widening must not pay for what an earlier rule forgot.
+"""Each rule by itself: a later layer's widening must not cover what an earlier rule forgot.
 
 Every node of every network of the zoo is bounded alone, over boxes that stand where its inputs never were, and compared
 with torch's float32 kernel, with other float32 programs, and with float64 as a stand-in for exact arithmetic.
@@ -19,11 +19,11 @@ from .float_programs import OTHER_PROGRAMS
 F32 = outward(torch.float32)
 
 
-def _box(shape: tuple[int, ...], seed: int, size: float, width: float) -> Box:
-    """Centers of magnitude ``size`` with many digits, radii ``width`` times as large; some radii are 0."""
+def _box(shape: tuple[int, ...], seed: int, scale: float, relative: float) -> Box:
+    """Centers of magnitude ``scale`` with many digits, radii ``relative`` times as large; some radii are 0."""
     rng = generator(seed)
-    center = torch.randn(6, *shape, generator=rng) * size
-    radius = torch.rand(center.shape, generator=rng) * size * width
+    center = torch.randn(6, *shape, generator=rng) * scale
+    radius = torch.rand(center.shape, generator=rng) * scale * relative
     return Box(center, radius * torch.randint(0, 2, center.shape, generator=rng))
 
 
@@ -47,15 +47,15 @@ def _points(box: Box, seed: int) -> list[Tensor]:
 @law(8)
 @given(
     seed=seeds,
-    size=st.sampled_from([1e-20, 1e-3, 1.0, 300.0, 1e5]),
-    width=st.sampled_from([0.0, 1e-7, 1e-4, 0.3]),
+    scale=st.sampled_from([1e-20, 1e-3, 1.0, 300.0, 1e5]),
+    relative=st.sampled_from([0.0, 1e-7, 1e-4, 0.3]),
 )
-def test_each_rule_holds_alone(name, seed, size, width):
+def test_each_rule_holds_alone(name, seed, scale, relative):
     torch.manual_seed(seed)  # of the random orders
     graph, params = traced(name, seed)
     shapes = {INPUT: graph.input_shape, **{node.name: node.shape for node in graph.nodes}}
     for index, node in enumerate(graph.nodes):
-        boxes = tuple(_box(shapes[source], seed + 7 * i, size, width) for i, source in enumerate(node.inputs))
+        boxes = tuple(_box(shapes[source], seed + 7 * i, scale, relative) for i, source in enumerate(node.inputs))
         weights = node.weights(params)
         double = {role: tensor.double() for role, tensor in weights.items()}
         with direct_sums():

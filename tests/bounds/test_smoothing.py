@@ -87,11 +87,11 @@ def test_bounds_come_closer_as_tau_falls(name):
     graph, params = traced(name, 2, torch.float64)
     box = ideal_box(inputs(name, BATCH, 2, torch.float64), 0.1)
     plain = interval_bounds(graph, params, box)
-    widths = [interval_bounds(graph, params, box, smoothed(tau)).radius for tau in (1e-2, 1e-4, 1e-6)]
+    radii = [interval_bounds(graph, params, box, smoothed(tau)).radius for tau in (1e-2, 1e-4, 1e-6)]
     room = slack(plain, torch.float64)
-    assert (widths[0] >= widths[1] - room).all()
-    assert (widths[1] >= widths[2] - room).all()
-    assert ((widths[2] - plain.radius) <= 1e-2 * (widths[0] - plain.radius) + room).all()
+    assert (radii[0] >= radii[1] - room).all()
+    assert (radii[1] >= radii[2] - room).all()
+    assert ((radii[2] - plain.radius) <= 1e-2 * (radii[0] - plain.radius) + room).all()
 
 
 @every_network

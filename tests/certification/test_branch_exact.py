@@ -18,7 +18,7 @@ from certibayes.networks import Graph, Node, trace
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import Add, MaxPool2d, Operation, ReLU, Reshape, Sigmoid, Tanh
 
-from ..bounds.exact_cases import knots_of, layers_of, network, spread_out
+from ..bounds.exact_cases import knots_of, layers_of, network, rescaled
 from ..strategies import Functional, fractions, generator, graph_and_params, inputs, law, seeds, traced
 from .cases import asked, is_done, search_of
 
@@ -40,11 +40,11 @@ def _assert_leaves_hold(trees, knots, sign_of_margin):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @law(6)
 @given(
-    seed=seeds, eps=st.sampled_from([0.01, 2.0]), depth=st.integers(1, 2), spread=st.sampled_from([0.0, 6.0]),
+    seed=seeds, eps=st.sampled_from([0.01, 2.0]), depth=st.integers(1, 2), octaves=st.sampled_from([0.0, 6.0]),
     stop=st.integers(0, 4),
 )  # fmt: skip
-def test_every_leaf_is_below_the_exact_network_also_when_time_runs_out(dtype, seed, eps, depth, spread, stop):
-    net = spread_out(network(seed, [1, *[4] * depth, 2], 0.0), seed, spread)
+def test_every_leaf_is_below_the_exact_network_also_when_time_runs_out(dtype, seed, eps, depth, octaves, stop):
+    net = rescaled(network(seed, [1, *[4] * depth, 2], 0.0), seed, octaves)
     x = torch.randn(1, 1, generator=generator(seed))
     center = fractions(x)[0][0]
     knots = knots_of(layers_of(net), center - Fraction(eps), center + Fraction(eps))

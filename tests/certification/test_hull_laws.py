@@ -81,7 +81,7 @@ def _assert_unbroken(predictor: Predictor, x, eps, found) -> None:
 @methods
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_no_attack_breaks_what_is_proved_on_any_network(name, method):
-    """Every kind of layer, whether or not it has units to put planes above or to split."""
+    """Every kind of layer, whether or not it has units to put cuts above or to split."""
     predictor, x = _predictor(name, 0, networks=2), inputs(name, 3, 0)
     eps = 0.02
     _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, method=method))

@@ -72,7 +72,7 @@ def test_in_other_norms(norm):
 
 
 def test_each_kind_is_another():
-    """Optimised slopes and planes must gain something somewhere, or they are not there at all."""
+    """Optimized slopes and cuts must gain something somewhere, or they are not there at all."""
     ends = _every_kind(_predictor("relu"), outward_box(inputs("relu", 4, 0), 0.3))
     gaps = [float((high - low).mean()) for low, high in ends]
     assert all(loose > 1.001 * tight for loose, tight in pairwise(gaps))

@@ -60,7 +60,7 @@ def held(monkeypatch):
 
 SMALL = 1e-9
 PLANED = 5e-3
-"""Chords are planes at a kink, so that what rounding does to a sum may decide which way the ascent sets out."""
+"""Chords are cuts at a kink, so that what rounding does to a sum may decide which way the ascent sets out."""
 
 WAYS = [
     ("best", "alpha-crown", "linf", SMALL), ("best", "alpha-crown", "l2", SMALL), ("joint", "crown", "linf", SMALL),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from certibayes import data
 from certibayes.data import data_directory, is_available, load, names
 from certibayes.errors import CorruptFile, InvalidInput, MissingData
 
@@ -94,3 +95,25 @@ def test_the_environment_chooses_the_directory(monkeypatch: pytest.MonkeyPatch, 
     write_idx_set(tmp_path / "mnist")
     monkeypatch.setenv("CERTIBAYES_DATA", str(tmp_path))
     assert load("mnist").train.inputs.shape == (12, 1, 28, 28)
+
+
+def test_regressions_are_known_before_they_are_read():
+    assert [name for name in data.names() if data.is_regression(name)] == ["diabetes"]
+    for name in ("digits", "diabetes"):
+        assert (data.load(name).task == "regression") == data.is_regression(name)
+    with pytest.raises(InvalidInput, match="no data set"):
+        data.is_regression("diabetis")
+
+
+def test_reprs_are_a_few_lines():
+    assert repr(data.load("digits")).splitlines() == [
+        "DataSet('digits', classification of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)",
+        "  train:  Split(10000 inputs (1, 28, 28) from 0 to 1, labels from 0 to 9)",
+        "  test:   Split(2000 inputs (1, 28, 28) from 0 to 1, labels from 0 to 9)",
+        "  domain: [0, 1]",
+    ]
+    shown = repr(data.load("diabetes")).splitlines()
+    assert shown[0] == "DataSet('diabetes', regression)" and shown[-1] == "  domain: none"
+    assert shown[1].startswith("  train:  Split(353 inputs (10,) from -") and ", targets from -" in shown[1]
+    empty = data.Split(torch.empty(0, 3), torch.empty(0, dtype=torch.long))
+    assert repr(empty) == "Split(empty)"

@@ -175,7 +175,7 @@ def test_a_broken_connection_is_taken_up_by_the_next_call(site: Site, tmp_path: 
     with pytest.raises(DownloadFailed, match="closed after 300000 of 1048576 bytes") as caught:
         download("mnist", tmp_path, sources=site.sources())
     assert f"`certibayes data get mnist --data-dir {tmp_path}`" in str(caught.value)
-    assert "continues from what has arrived" in str(caught.value)
+    assert "continues where it stopped" in str(caught.value)
     assert left(tmp_path) == {"mnist/file.partial"}
     site.break_after = None
     download("mnist", tmp_path, sources=site.sources())

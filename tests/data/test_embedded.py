@@ -14,8 +14,8 @@ def test_digits() -> None:
         assert inputs.shape == (count, 1, 28, 28) and inputs.dtype == torch.float32
         assert targets.shape == (count,) and targets.dtype == torch.int64
         assert inputs.min() == 0.0 and inputs.max() == 1.0
-        share = torch.bincount(targets, minlength=10) / count
-        assert share.min() > 0.07 and share.max() < 0.13
+        fractions = torch.bincount(targets, minlength=10) / count
+        assert fractions.min() > 0.07 and fractions.max() < 0.13
 
 
 def test_digits_can_be_told_apart() -> None:

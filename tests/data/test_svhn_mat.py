@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,7 @@ import pytest
 from scipy.io import savemat
 
 from certibayes.data import load, svhn_mat
-from certibayes.errors import CorruptFile, MissingData
+from certibayes.errors import CorruptFile, MissingData, MissingPackage
 
 from .tiny_files import images, write_svhn
 
@@ -84,3 +85,9 @@ def test_a_directory_is_not_called_corrupt(tmp_path: Path) -> None:
     with pytest.raises(OSError) as caught:
         svhn_mat.read_mat(tmp_path)
     assert not isinstance(caught.value, CorruptFile)
+
+
+def test_without_scipy_the_error_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "scipy.io", None)
+    with pytest.raises(MissingPackage, match=r'pip install "certibayes\[svhn\]"'):
+        svhn_mat.read_mat(tmp_path / "test_32x32.mat")

@@ -11,15 +11,15 @@ from certibayes.evaluation import accuracy, assess, auroc, likelihood_ratio, pus
 from certibayes.regions import NORMS, InputRegion
 
 
-def predictor(classes=3, samples=4, seed=0, width=0.5):
+def predictor(classes=3, samples=4, seed=0, std=0.5):
     net = cb.networks.mlp(4, [6], classes, seed=seed)
     mean = dict(net.named_parameters())
-    std = {name: torch.full_like(p, width) for name, p in mean.items()}
-    return cb.DiagonalGaussian(net, mean, std).predictor(samples)
+    stds = {name: torch.full_like(p, std) for name, p in mean.items()}
+    return cb.DiagonalGaussian(net, mean, stds).predictor(samples)
 
 
-def inputs(size, seed=0):
-    return torch.rand(size, 4, generator=torch.Generator().manual_seed(seed))
+def inputs(count, seed=0):
+    return torch.rand(count, 4, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +38,8 @@ def test_figures_are_those_of_the_parts(found):
     for score, detected in figures["detection"].items():
         assert detected["auroc"] == auroc(score_of(inside, score), score_of(outside, score))
     assert figures["likelihood_ratio"] == likelihood_ratio(inside.max_probability, outside.max_probability)
-    spread = float(outside.expected_entropy.std()) / math.sqrt(20)
-    assert figures["out"]["expected_entropy_se"] == pytest.approx(spread)
+    error = float(outside.expected_entropy.std()) / math.sqrt(20)
+    assert figures["out"]["expected_entropy_se"] == pytest.approx(error)
 
 
 def test_in_and_out_are_not_swapped(found):
@@ -109,27 +109,27 @@ def test_without_a_radius_nothing_is_attacked():
     assert "adversarial" not in assessment.summary()
 
 
-def test_a_confidence_becomes_a_score_of_doubt():
-    doubt = uncertainty(predictor(), inputs(9))
-    torch.testing.assert_close(score_of(doubt, "max_probability"), 1 - doubt.log_probabilities.exp().amax(-1))
-    assert score_of(doubt, "expected_entropy") is doubt.expected_entropy
+def test_a_confidence_becomes_a_score_of_uncertainty():
+    found = uncertainty(predictor(), inputs(9))
+    torch.testing.assert_close(score_of(found, "max_probability"), 1 - found.log_probabilities.exp().amax(-1))
+    assert score_of(found, "expected_entropy") is found.expected_entropy
     with pytest.raises(InvalidInput, match="max_probability"):
-        score_of(doubt, "confidence")
+        score_of(found, "confidence")
 
 
 @pytest.mark.parametrize("score", ["expected_entropy", "mutual_information", "max_probability"])
-def test_histograms_share_their_bins(found, score):
+def test_histograms_have_the_same_bins(found, score):
     drawn = found[2].histograms(score, bins=7)
     assert set(drawn) == {"in", "out", "adversarial"}
     for histogram in drawn.values():
-        assert float(histogram.shares.sum()) == pytest.approx(1)
+        assert float(histogram.fractions.sum()) == pytest.approx(1)
         assert float(histogram.edges[-1]) == pytest.approx(1.0 if score == "max_probability" else math.log(3))
 
 
-@pytest.mark.parametrize(("classes", "samples", "size"), [(2, 1, 1), (2, 3, 5), (100, 2, 8)])
-def test_the_smallest_and_the_widest_cases(classes, samples, size):
-    labels = torch.arange(size) % classes
-    figures = assess(predictor(classes, samples), inputs(size), labels, inputs(2, 1), eps=0.01, steps=1).summary()
+@pytest.mark.parametrize(("classes", "samples", "count"), [(2, 1, 1), (2, 3, 5), (100, 2, 8)])
+def test_the_smallest_and_the_largest_cases(classes, samples, count):
+    labels = torch.arange(count) % classes
+    figures = assess(predictor(classes, samples), inputs(count), labels, inputs(2, 1), eps=0.01, steps=1).summary()
     for name in ("in", "out", "adversarial"):
         known = figures[name]
         assert 0 <= known["expected_entropy"] <= known["predictive_entropy"] + 1e-12 <= math.log(classes) + 1e-9
@@ -153,3 +153,47 @@ def test_what_cannot_be_assessed_is_refused():
     ):
         with pytest.raises(InvalidInput, match=words):
             assess(network, *arguments)
+
+
+def test_its_repr_is_a_few_lines(found):
+    shown = repr(found[2]).splitlines()
+    right, robust = found[2].summary()["in"]["accuracy"], found[2].attack.robust_accuracy
+    assert shown[0].startswith(f"Assessment(accuracy {right:.1%}, robust accuracy {robust:.1%}, ECE 0.")
+    assert [line.split(":")[0].strip() for line in shown[1:]] == [
+        "in distribution",
+        "out of distribution",
+        "adversarial",
+    ]
+    assert "30 predictions" in shown[1] and "20 predictions" in shown[2]
+    mean = float(found[2].inside.predictive_entropy.mean())
+    assert f"mean entropy {mean:.4f}" in shown[1] and f"mean entropy {mean:.4f}" in repr(found[2].inside)
+
+
+@pytest.mark.parametrize("convert", [lambda t: t.numpy(), lambda t: t.tolist()], ids=["numpy", "lists"])
+def test_arrays_and_lists_are_as_good_as_tensors(convert):
+    network, x, y, outside = predictor(), inputs(6), torch.arange(6) % 3, inputs(4, 1)
+    given = [convert(tensor) for tensor in (x, y, outside)]
+    settings = {"eps": 0.1, "steps": 2, "domain": (0, 1)}
+    assert cb.assess(network, *given, **settings).summary() == cb.assess(network, x, y, outside, **settings).summary()
+    assert torch.equal(push_on(network, given[0], given[1], given[0], eps=0.1), push_on(network, x, y, x, eps=0.1))
+
+
+def test_float64_arrays_are_taken_by_a_float32_predictor():
+    network, x = predictor(), inputs(6)
+    found = cb.assess(network, x.double().numpy(), [0, 1, 2] * 2, x.double().numpy(), eps=0.1, steps=2)
+    torch.testing.assert_close(found.inside.log_probabilities, uncertainty(network, x).log_probabilities)
+
+
+def test_the_domain_is_the_predictors_own_by_default():
+    network, x, y = predictor(), inputs(12), torch.arange(12) % 3
+    network.domain = (0.0, 1.0)
+    settings = {"eps": 0.5, "steps": 3}
+    own = assess(network, x, y, x, **settings).attacked.log_probabilities
+    stated = assess(network, x, y, x, domain=(0.0, 1.0), **settings).attacked.log_probabilities
+    unlimited = assess(network, x, y, x, domain=None, **settings).attacked.log_probabilities
+    assert torch.equal(own, stated) and not torch.equal(own, unlimited)
+
+
+def test_one_start_per_input():
+    with pytest.raises(InvalidInput, match="one per input"):
+        push_on(predictor(), inputs(4), [0, 1, 2, 0], inputs(3), eps=0.1)

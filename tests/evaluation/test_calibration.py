@@ -17,10 +17,10 @@ from certibayes.evaluation import (
 )
 
 
-def predictions(seed, classes, size=50):
+def predictions(seed, classes, count=50):
     generator = torch.Generator().manual_seed(seed)
-    log_probabilities = (3 * torch.randn(size, classes, generator=generator)).log_softmax(-1)
-    return log_probabilities, torch.randint(classes, (size,), generator=generator)
+    log_probabilities = (3 * torch.randn(count, classes, generator=generator)).log_softmax(-1)
+    return log_probabilities, torch.randint(classes, (count,), generator=generator)
 
 
 def by_loop(log_probabilities, labels, bins):
@@ -129,3 +129,15 @@ def test_what_cannot_be_judged_is_refused(figure):
         figure(torch.zeros(2, 2), torch.tensor([0, 2]))
     with pytest.raises(InvalidInput, match="labels"):
         figure(torch.zeros(2, 2), torch.tensor([0]))
+
+
+def test_its_repr_is_a_line():
+    logs = torch.log(torch.tensor([[0.75, 0.25], [0.75, 0.25]]))
+    shown = repr(reliability(logs, torch.tensor([0, 1]), bins=4))
+    assert shown == "Reliability(2 predictions in 4 bins, calibration error 0.2500)"
+
+
+def test_predictions_may_be_arrays_or_lists():
+    logs, labels = torch.log(torch.tensor([[0.75, 0.25], [0.4, 0.6]])), torch.tensor([0, 0])
+    for figure in (accuracy, brier_score, expected_calibration_error, negative_log_likelihood):
+        assert figure(logs.numpy(), labels.numpy()) == figure(logs, labels) == figure(logs.tolist(), labels.tolist())

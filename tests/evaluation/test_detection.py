@@ -4,12 +4,13 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from certibayes.errors import InvalidInput
+from certibayes.errors import InvalidInput, MissingPackage
 from certibayes.evaluation import aupr, auroc, detect, fpr_at_tpr, histogram, likelihood_ratio
 
 # Few distinct values, so that ties are common; some beyond [0, 1], some a rounding apart.
@@ -42,7 +43,7 @@ def steps_of_precision(inside, outside):
 
 
 @given(inside=SCORES, outside=SCORES)
-def test_auroc_is_the_share_of_pairs_in_order_with_ties_for_a_half(inside, outside):
+def test_auroc_is_the_fraction_of_pairs_in_order_with_ties_for_a_half(inside, outside):
     assert auroc(inside, outside) == pytest.approx(all_pairs(inside, outside), abs=1e-6)
 
 
@@ -56,12 +57,12 @@ def test_false_positives_are_the_fewest_over_all_thresholds(inside, outside, lev
     assert fpr_at_tpr(inside, outside, level) == all_thresholds(inside, outside, level)
 
 
-@pytest.mark.parametrize("size", range(1, 101))
-def test_ninety_five_percent_is_counted_exactly(size):
-    """The positives score 1..size; of 100 negatives spread among them the count is known."""
-    outside = torch.arange(1.0, size + 1)
-    missed = size - -(-95 * size // 100)
-    assert fpr_at_tpr(outside - 0.5, outside) == pytest.approx((size - missed - 1) / size)
+@pytest.mark.parametrize("count", range(1, 101))
+def test_ninety_five_percent_is_counted_exactly(count):
+    """The positives score 1..count; of 100 negatives among them the count is known."""
+    outside = torch.arange(1.0, count + 1)
+    missed = count - -(-95 * count // 100)
+    assert fpr_at_tpr(outside - 0.5, outside) == pytest.approx((count - missed - 1) / count)
 
 
 def test_positives_are_the_out_of_distribution_inputs_with_high_scores():
@@ -109,7 +110,7 @@ def test_scores_of_another_shape_are_refused():
 
 
 @pytest.mark.parametrize("level", [0.0, 1.5, math.nan])
-def test_no_such_share(level):
+def test_no_such_fraction(level):
     with pytest.raises(InvalidInput, match="tpr"):
         fpr_at_tpr(torch.rand(3), torch.rand(3), level)
 
@@ -134,14 +135,14 @@ def test_histogram_counts_every_score_once(seed, bins):
         float(((scores >= a) & (scores < b)).double().mean())
         for a, b in zip(found.edges[:-1], found.edges[1:], strict=True)
     ]
-    assert found.shares.tolist() == pytest.approx(expected)
+    assert found.fractions.tolist() == pytest.approx(expected)
     assert len(found.edges) == bins + 1
 
 
 def test_the_ends_of_the_range_belong_to_it():
     top = math.log(10)
     found = histogram(torch.tensor([0.0, -1e-12, top, top + 1e-12], dtype=torch.float64), top, 4)
-    assert found.shares.tolist() == [0.5, 0.0, 0.0, 0.5]
+    assert found.fractions.tolist() == [0.5, 0.0, 0.0, 0.5]
     assert found.summary()["edges"][-1] == top
 
 
@@ -151,6 +152,28 @@ def test_scores_that_fit_no_histogram(scores):
         histogram(scores, 2.0)
 
 
-def test_torchmetrics_is_imported_only_where_it_is_needed():
-    code = "import sys, certibayes.cli; sys.exit('torchmetrics' in sys.modules)"
+@pytest.mark.parametrize("package", ["torchmetrics", "scipy", "arviz_stats"])
+def test_slow_packages_are_imported_only_where_they_are_needed(package):
+    code = f"import sys, certibayes.cli, certibayes.evaluation; sys.exit({package!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+def test_reprs_are_short():
+    low, high = torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9, 0.7])
+    shown = "Detection(AUROC 1.0000, AUPR 1.0000 (chance 0.6000), FPR at 95% TPR 0.0000)"
+    assert repr(detect(low, high)) == shown
+    found = histogram(torch.tensor([0.1, 0.7, 0.8, 1.9]), 2.0, 4)
+    assert repr(found) == "Histogram(4 bins from 0 to 2, the fullest 0.5 to 1 with 50.0%)"
+
+
+def test_scores_may_be_arrays_or_lists():
+    inside, outside = [0.1, 0.5, 0.7], [0.4, 0.8]
+    expected = detect(torch.tensor(inside), torch.tensor(outside))
+    assert detect(inside, outside) == expected == detect(np.array(inside), np.array(outside))
+    assert likelihood_ratio(inside, outside) == pytest.approx(0.6 / (1.3 / 3))
+
+
+def test_without_torchmetrics_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchmetrics.functional", None)
+    with pytest.raises(MissingPackage, match=r'pip install "certibayes\[evaluation\]"'):
+        auroc(torch.rand(3), torch.rand(3))

@@ -1,4 +1,4 @@
-"""Chains whose R-hat and effective sample size are known, told through a network that outputs its own biases."""
+"""Chains whose R-hat and effective sample size are known, by a network that outputs its own biases."""
 
 import math
 import sys
@@ -31,11 +31,11 @@ def autoregressive(rho, *shape, seed=0):
 
 def posterior(outputs, task="regression", **metadata):
     """Chains of networks whose outputs, whatever the input, are the given ones: (chains, draws, outputs)."""
-    chains, _, size = outputs.shape
-    bias = outputs.reshape(-1, size)
+    chains, _, count = outputs.shape
+    bias = outputs.reshape(-1, count)
     weight = normal(*bias.shape, 2, seed=99)
     metadata = {"task": task, "chains": chains, **metadata}
-    return cb.Samples(nn.Linear(2, size, dtype=torch.float64), {"weight": weight, "bias": bias}, metadata=metadata)
+    return cb.Samples(nn.Linear(2, count, dtype=torch.float64), {"weight": weight, "bias": bias}, metadata=metadata)
 
 
 def diagnosed(outputs, task="regression"):
@@ -65,9 +65,9 @@ def test_chains_at_different_places_have_a_large_rhat():
     assert int((found.weights.rhat > 2.5).sum()) == 5
 
 
-def test_chains_of_different_width_are_told_by_the_folded_rhat():
-    width = torch.tensor([1.0, 1.0, 1.0, 20.0])[:, None, None]
-    assert float(diagnosed(normal(4, 200, 5) * width).predictions.rhat.min()) > 1.2
+def test_chains_of_different_variance_are_found_by_the_folded_rhat():
+    std = torch.tensor([1.0, 1.0, 1.0, 20.0])[:, None, None]
+    assert float(diagnosed(normal(4, 200, 5) * std).predictions.rhat.min()) > 1.2
 
 
 @pytest.mark.parametrize("rho", [-0.3, 0.5, 0.9])
@@ -173,7 +173,7 @@ def test_too_few_draws_tell_nothing(chains, draws):
     found = diagnosed(normal(chains, draws, 5))
     assert found.predictions.rhat.isnan().all()
     assert not found.predictions.stuck.any()
-    assert not found.passed and "nothing can be told" in found.verdict and f"there are {draws}" in found.verdict
+    assert not found.passed and "nothing can be said" in found.verdict and f"there are {draws}" in found.verdict
     assert found.summary()["predictions"]["rhat_max"] is None
 
 
@@ -281,3 +281,16 @@ def test_without_arviz_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "arviz_stats.base", None)
     with pytest.raises(MissingPackage, match=r'pip install "certibayes\[diagnostics\]"'):
         diagnosed(normal(2, 10, 3))
+
+
+def test_reprs_are_a_few_lines():
+    found = diagnosed(normal(2, 40, 3))
+    figures = found.summary()["predictions"]
+    part = f"3 quantities, largest R-hat {figures['rhat_max']:.3f}, smallest ESS {figures['ess_min']:.0f}, 0 stuck"
+    assert repr(found).splitlines() == [
+        "Diagnostics(2 chains of 40 draws)",
+        f"  predictions: Convergence({part})",
+        f"  weights:     {found.weights!r}",
+        f"  verdict:     {found.verdict}",
+    ]
+    assert repr(diagnosed(torch.ones(1, 3, 2, dtype=torch.float64)).predictions) == "Convergence(2 quantities, 2 stuck)"

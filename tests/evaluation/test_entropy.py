@@ -126,8 +126,8 @@ def test_wider_posteriors_are_less_certain():
     mean = dict(net.named_parameters())
     x = torch.rand(20, 4, generator=torch.Generator().manual_seed(0))
     information = []
-    for width in (0.01, 0.1, 1.0):
-        std = {name: torch.full_like(p, width) for name, p in mean.items()}
+    for scale in (0.01, 0.1, 1.0):
+        std = {name: torch.full_like(p, scale) for name, p in mean.items()}
         predictor = cb.DiagonalGaussian(net, mean, std).predictor(30)
         information.append(float(cb.uncertainty(predictor, x).mutual_information.mean()))
     assert information[0] < information[1] < information[2]

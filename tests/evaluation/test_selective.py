@@ -56,12 +56,12 @@ def test_accuracy_where_half_is_answered():
         found.accuracy_at(0.0)
 
 
-@pytest.mark.parametrize("size", [1, 2, 99, 100, 101, 1234])
-def test_a_thinned_curve_keeps_its_points_and_its_end(size):
-    generator = torch.Generator().manual_seed(size)
-    found = risk_coverage(torch.rand(size, generator=generator), torch.rand(size, generator=generator) > 0.3)
+@pytest.mark.parametrize("count", [1, 2, 99, 100, 101, 1234])
+def test_a_thinned_curve_keeps_its_points_and_its_end(count):
+    generator = torch.Generator().manual_seed(count)
+    found = risk_coverage(torch.rand(count, generator=generator), torch.rand(count, generator=generator) > 0.3)
     thin = found.thinned(100)
-    assert len(thin.risk) == min(size, 100) and thin.summary()["coverage"][-1] == 1.0
+    assert len(thin.risk) == min(count, 100) and thin.summary()["coverage"][-1] == 1.0
     assert (thin.coverage.diff() > 0).all()
     kept = (found.coverage[:, None] == thin.coverage).any(1)
     assert found.risk[kept].tolist() == thin.risk.tolist()
@@ -79,3 +79,9 @@ def test_a_thinned_curve_keeps_its_points_and_its_end(size):
 def test_what_has_no_curve_is_refused(scores, right):
     with pytest.raises(InvalidInput):
         risk_coverage(scores, right)
+
+
+def test_its_repr_is_a_line():
+    found = risk_coverage([0.1, 0.2, 0.3, 0.4], [True, True, False, False])
+    shown = "RiskCoverage(4 points, area 0.2083, accuracy 50.0% at coverage 1, 100.0% at coverage 0.5)"
+    assert repr(found) == shown

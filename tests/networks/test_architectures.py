@@ -1,9 +1,10 @@
-"""Architectures by name: shapes, sizes, and initialisation by seed alone."""
+"""Architectures by name: shapes, numbers of weights, and initialization by seed alone."""
 
 import pytest
 import torch
 from torch import nn
 
+import certibayes as cb
 from certibayes.errors import InvalidInput
 from certibayes.networks import (
     BY_NAME,
@@ -17,7 +18,7 @@ from certibayes.networks import (
     trace,
 )
 
-SIZES = {
+WEIGHTS = {
     "mlp": (lambda **kw: mlp(784, [512], 10, **kw), (784,), 784 * 512 + 512 + 512 * 10 + 10),
     "paper-cifar": (
         paper_cifar,
@@ -48,19 +49,19 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", WEIGHTS)
 def test_shapes_and_sizes(name):
-    make, shape, size = SIZES[name]
+    make, shape, count = WEIGHTS[name]
     net = make()
     assert infer_input_shape(net) == shape
     assert net(torch.rand(2, *shape)).shape == (2, 10)
-    assert sum(p.numel() for p in net.parameters()) == size
+    assert sum(p.numel() for p in net.parameters()) == count
     assert trace(net).graph.classes == 10
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", WEIGHTS)
 def test_the_seed_decides_and_the_global_generator_is_left_alone(name):
-    make, _, _ = SIZES[name]
+    make, _, _ = WEIGHTS[name]
     state = torch.random.get_rng_state()
     first, again, other = make(seed=3), make(seed=3), make(seed=4)
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -90,3 +91,25 @@ def test_wrong_names_are_refused():
         build("resnet", (3, 32, 32), 10)
     with pytest.raises(InvalidInput, match="Use mlp"):
         build("cnn-small", (784,), 10)
+
+
+def test_reprs_are_short():
+    net = cb.networks.mlp(4, [6, 5], 3)
+    network = cb.networks.trace(net)
+    shown = "Graph((4,) -> (3,): Reshape, Linear, ReLU, Linear, ReLU, Linear)"
+    assert repr(network.graph) == shown
+    assert repr(network) == f"Network({shown}, 83 weights in 6 parameters)"
+    net[1].requires_grad_(False)
+    assert repr(cb.networks.trace(net)).endswith("83 weights in 6 parameters, 2 of them frozen)")
+    assert repr(network.graph.body.body.body.body.body.body) == "Graph((4,), empty)"
+
+
+def test_a_long_graph_is_shortened():
+    graph = cb.networks.trace(cb.networks.mlp(2, [2] * 10, 3)).graph
+    kinds = repr(graph).split(": ")[1].removesuffix(")").split(", ")
+    assert len(graph.nodes) == 22 and kinds[-2:] == ["11 more", "Linear"]
+    assert len(kinds) == 12 and kinds[:3] == ["Reshape", "Linear", "ReLU"]
+
+
+def test_normalization_shows_its_numbers():
+    assert repr(cb.networks.Normalize([0.5, 0.25], 0.1)) == "Normalize(mean=[0.5, 0.25], std=[0.1])"

@@ -363,7 +363,7 @@ def test_observers_see_every_node_and_may_change_it():
 
 
 def test_the_check_runs_without_the_rounding_of_low_precision_products():
-    """A caller who lets products be rounded coarsely must not be told that the network mixes its batch."""
+    """A caller who lets products be rounded coarsely must not read that the network mixes its batch."""
     seen = []
 
     def forward(self, x):

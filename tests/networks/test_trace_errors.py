@@ -282,3 +282,29 @@ def test_in_place_operations_are_understood_or_refused(forward):
 def test_normalize_needs_a_positive_std(std):
     with pytest.raises(ValueError, match="positive"):
         Normalize(0.0, std)
+
+
+SOFTMAXES = {
+    "nn.Softmax": lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(-1)),
+    "nn.LogSoftmax": lambda: nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(-1)),
+    "F.softmax": lambda: _net(lambda self, x: functional.softmax(self.layer(x), -1)),
+    "F.log_softmax": lambda: _net(lambda self, x: functional.log_softmax(self.layer(x), dim=-1)),
+    "torch.softmax": lambda: _net(lambda self, x: torch.softmax(self.layer(x), -1)),
+    "tensor.softmax": lambda: _net(lambda self, x: self.layer(x).softmax(-1)),
+    "tensor.log_softmax": lambda: _net(lambda self, x: self.layer(x).log_softmax(-1)),
+    "log of softmax": lambda: _net(lambda self, x: torch.log(self.layer(x).softmax(-1))),
+}
+
+
+@pytest.mark.parametrize("kind", SOFTMAXES)
+def test_a_softmax_at_the_end_is_to_be_left_off(kind):
+    message = "leave the softmax off: the likelihood and the predictor apply it"
+    with pytest.raises(UnsupportedLayer, match=message):
+        trace(SOFTMAXES[kind](), VECTOR)
+    for example in (None, VECTOR):
+        assert message in cb.supports(SOFTMAXES[kind](), example).reason
+
+
+def test_a_softmax_inside_is_a_layer_without_rules():
+    with pytest.raises(UnsupportedLayer, match=r"no rules for: Softmax \(at '1'\)"):
+        trace(nn.Sequential(nn.Linear(6, 4), nn.Softmax(-1), nn.Linear(4, 3)), VECTOR)

@@ -121,14 +121,14 @@ def test_float64_boxes_hold_the_ball_too(x, eps):
 
 
 @law(200)
-@given(thirds=st.integers(-1000, 1000), share=st.sampled_from([0.0, 1e-8, 0.3, 0.9, 0.99, 1.0, 1.5]))
-def test_points_in_float64_keep_their_own_ball(thirds, share):
+@given(thirds=st.integers(-1000, 1000), fraction=st.sampled_from([0.0, 1e-8, 0.3, 0.9, 0.99, 1.0, 1.5]))
+def test_points_in_float64_keep_their_own_ball(thirds, fraction):
     """The network runs in float32, but the ball is around the point as given, and the network rounds its inputs.
 
     Where the ball reaches almost to 0, floats lie denser than around the point, and its rounding shows.
     """
     x = thirds / 3
-    eps = abs(x) * share
+    eps = abs(x) * fraction
     point = torch.tensor([[x]], dtype=torch.float64)
     (low,), (high,) = _ends(outward_box(point, eps, dtype=torch.float32))
     for end in (point - eps, point, point + eps):

@@ -77,17 +77,17 @@ def bisected(z, x, low, high, eps, norm):
             moved = np.sign(away) * np.maximum(np.abs(away) - multiplier, 0.0)
         return np.clip(x + moved, low, high)
 
-    def size(p):
+    def norm_of(p):
         return np.abs(p - x).sum() if norm == "l1" else np.sqrt(((p - x) ** 2).sum())
 
-    if size(point(0.0)) <= eps:
+    if norm_of(point(0.0)) <= eps:
         return point(0.0)
     small, large = 0.0, 1.0
-    while size(point(large)) > eps:
+    while norm_of(point(large)) > eps:
         large *= 2.0
     for _ in range(200):
         middle = (small + large) / 2
-        small, large = (middle, large) if size(point(middle)) > eps else (small, middle)
+        small, large = (middle, large) if norm_of(point(middle)) > eps else (small, middle)
     return point(large)
 
 
@@ -108,7 +108,7 @@ def test_a_projection_is_the_nearest_point_found_by_bisection(seed, norm, domain
 
 
 @pytest.mark.parametrize("domain", [None, (0.0, 1.0)])
-def test_an_l2_projection_solves_the_quadratic_programme(domain):
+def test_an_l2_projection_solves_the_quadratic_program(domain):
     x, z = cases(3, domain, torch.float64, shape=(8, 4))
     eps = 0.4
     found = InputRegion.around(x, eps, "l2", domain).project(z).numpy()
@@ -143,14 +143,14 @@ def test_no_other_point_of_the_region_is_nearer(seed, norm, domain):
         assert bool((distance <= (there - z).square().sum(-1) + 1e-9).all())
 
 
-def best_within(gradient, z, size, norm, low, high):
-    """The largest increase of a linear function within ``size`` of ``z`` and, for l1 and l-infinity, in the box."""
+def best_within(gradient, z, radius, norm, low, high):
+    """The largest increase of a linear function within ``radius`` of ``z`` and, for l1 and l-infinity, in the box."""
     gradient, z = gradient.double(), z.double()
     room = torch.where(gradient > 0, high - z, z - low)
     if norm == "linf":
-        return (gradient.abs() * room.clamp(max=size)).sum(-1)
+        return (gradient.abs() * room.clamp(max=radius)).sum(-1)
     order = gradient.abs().argsort(-1, descending=True)
-    left, gain = torch.full((len(z),), size, dtype=torch.float64), torch.zeros(len(z), dtype=torch.float64)
+    left, gain = torch.full((len(z),), radius, dtype=torch.float64), torch.zeros(len(z), dtype=torch.float64)
     for rank in range(z.shape[-1]):
         where = order[:, rank : rank + 1]
         moved = torch.minimum(left, room.gather(-1, where).squeeze(-1))
@@ -173,8 +173,8 @@ def test_a_step_is_the_steepest_that_ball_and_domain_allow(seed, norm, domain):
 def test_an_l2_step_follows_the_gradient_where_the_domain_lets_it():
     x = torch.tensor([[0.0, 0.5, 1.0]])
     region = InputRegion.around(x, 2.0, "l2", (0.0, 1.0))
-    free = region.steepest_step(x, torch.tensor([[3.0, 4.0, 0.0]]), 0.5)
-    torch.testing.assert_close(free, torch.tensor([[0.6, 0.8, 0.0]]))
+    step = region.steepest_step(x, torch.tensor([[3.0, 4.0, 0.0]]), 0.5)
+    torch.testing.assert_close(step, torch.tensor([[0.6, 0.8, 0.0]]))
     blocked = region.steepest_step(x, torch.tensor([[-3.0, 4.0, 9.0]]), 0.5)
     torch.testing.assert_close(blocked, torch.tensor([[0.0, 1.0, 0.0]]))
 
@@ -184,8 +184,8 @@ def test_gradients_of_any_size_give_a_full_step_and_none_gives_none(norm):
     region = InputRegion.around(torch.zeros(3, 4), 0.5, norm)
     gradient = torch.tensor([1e-38, 1.0, 0.0])[:, None] * torch.tensor([1.0, -2.0, 3.0, -4.0])
     step = region.steepest_step(region.center, gradient, 1.0)
-    sizes = region.distance(step)
-    torch.testing.assert_close(sizes, torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
+    lengths = region.distance(step)
+    torch.testing.assert_close(lengths, torch.tensor([0.5, 0.5, 0.0], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -193,9 +193,9 @@ def test_starts_fill_the_ball(norm):
     """Not only near the middle, and on every side; l2 and l1 in six dimensions have most of their volume outside."""
     region = InputRegion.around(torch.zeros(4000, 6), 2.0, norm)
     starts = region.sample(generator(0))
-    share = region.distance(starts) / 2.0
-    # The distance of a uniform point in n dimensions has the distribution function share^n.
-    torch.testing.assert_close(share.mean(), torch.tensor(6 / 7, dtype=torch.float64), atol=0.01, rtol=0)
+    fraction = region.distance(starts) / 2.0
+    # The distance of a uniform point in n dimensions has the distribution function fraction^n.
+    torch.testing.assert_close(fraction.mean(), torch.tensor(6 / 7, dtype=torch.float64), atol=0.01, rtol=0)
     assert float(starts.mean(0).abs().max()) < 0.08
 
 

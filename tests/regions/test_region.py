@@ -53,14 +53,14 @@ def test_projections_and_samples_are_inside_and_stay(seed, norm, eps, kind, dtyp
 
 
 @law(60)
-@given(seed=seeds, norm=norms, eps=radii, kind=kinds, share=st.sampled_from([0.1, 1.0, 2.0]))
-def test_a_steepest_step_ends_inside_and_goes_up(seed, norm, eps, kind, share):
+@given(seed=seeds, norm=norms, eps=radii, kind=kinds, fraction=st.sampled_from([0.1, 1.0, 2.0]))
+def test_a_steepest_step_ends_inside_and_goes_up(seed, norm, eps, kind, fraction):
     region = region_of(seed, norm, eps, kind)
     gradient = torch.randn(SHAPE, generator=generator(seed + 1))
     z = region.sample(generator(seed + 2))
-    there = region.project(z + region.steepest_step(z, gradient, share))
+    there = region.project(z + region.steepest_step(z, gradient, fraction))
     assert is_inside(region, there)
-    step = region.project(region.center + region.steepest_step(region.center, gradient, share)) - region.center
+    step = region.project(region.center + region.steepest_step(region.center, gradient, fraction)) - region.center
     assert bool(((step * gradient).double().sum(-1) >= 0).all())
 
 
@@ -109,15 +109,15 @@ def test_the_outward_box_keeps_to_the_domain_of_each_feature(seed, eps, kind):
 def test_the_minimum_of_a_linear_function_is_below_every_sample_and_attained(seed, norm, eps, kind):
     region = region_of(seed, norm, eps, kind, torch.float64)
     coefficients = torch.randn(6, 3, 5, generator=generator(seed + 1), dtype=torch.float64)
-    least = region.minimum(coefficients)
+    smallest = region.minimum(coefficients)
     for k in range(20):
         values = (coefficients * region.sample(generator(seed + k))[:, None]).sum(-1)
-        assert bool((least <= values + 1e-9).all())
+        assert bool((smallest <= values + 1e-9).all())
     for row in range(3):
         point = region.minimizer(coefficients[:, row])
         assert bool((region.distance(point) <= eps * (1 + 1e-6) + 1e-12).all())
         assert bool(((point - region.project(point)).abs() <= 1e-5 * (eps + 1e-6)).all())
-        torch.testing.assert_close((coefficients[:, row] * point).sum(-1), least[:, row], atol=1e-6, rtol=0)
+        torch.testing.assert_close((coefficients[:, row] * point).sum(-1), smallest[:, row], atol=1e-6, rtol=0)
 
 
 def test_radii_of_values_may_come_once_or_for_every_point():

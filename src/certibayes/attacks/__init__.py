@@ -1,4 +1,4 @@
-"""A callable x -> log-probabilities and a ball: the worst input that was found."""
+"""A callable x -> log-probabilities and one set of inputs: the worst input that was found."""
 
 from certibayes.attacks.apgd import AutoPGD
 from certibayes.attacks.attack import attack

@@ -61,7 +61,7 @@ class AutoPGD(Attack):
         return "apgd-ce" if self.loss == "cross-entropy" else f"apgd-{self.loss}"
 
     @property
-    def looks(self) -> int:
+    def evaluations(self) -> int:
         """See ``Attack``."""
         return self.restarts * (self.steps + 1)
 
@@ -76,15 +76,15 @@ class AutoPGD(Attack):
 
 
 def checkpoints(steps: int) -> list[int]:
-    """Return the steps after which the step size is looked at again, 0 first."""
-    shares = [0.0, 0.22]
-    while shares[-1] < 1.0:
-        shares.append(shares[-1] + max(shares[-1] - shares[-2] - 0.03, 0.06))
-    return sorted({math.ceil(round(share * steps, 9)) for share in shares if share <= 1.0})
+    """Return the steps after which the step size may be halved, 0 first."""
+    fractions = [0.0, 0.22]
+    while fractions[-1] < 1.0:
+        fractions.append(fractions[-1] + max(fractions[-1] - fractions[-2] - 0.03, 0.06))
+    return sorted({math.ceil(round(fraction * steps, 9)) for fraction in fractions if fraction <= 1.0})
 
 
 class _Climb(NamedTuple):
-    """Where the points of a climb stand; every tensor has one row a point.
+    """The state of a climb; every tensor has one row per point.
 
     Attributes:
         points: their indices in the batch.
@@ -95,9 +95,9 @@ class _Climb(NamedTuple):
         top: the iterate with the largest loss of this climb.
         top_value: its loss.
         top_gradient: its gradient.
-        share: step size over radius, (B, 1, ...).
+        step_size: relative to the radius, (B, 1, ...).
         helped: steps since the last checkpoint that made the loss larger.
-        old_share: step size at the last checkpoint.
+        old_step_size: step size at the last checkpoint.
         old_value: largest loss at the last checkpoint.
     """
 
@@ -109,9 +109,9 @@ class _Climb(NamedTuple):
     top: Tensor
     top_value: Tensor
     top_gradient: Tensor
-    share: Tensor
+    step_size: Tensor
     helped: Tensor
-    old_share: Tensor
+    old_step_size: Tensor
     old_value: Tensor
 
 
@@ -119,30 +119,30 @@ def _climb(search: Search, index: Tensor, x: Tensor, settings: AutoPGD) -> None:
     """Climb from ``x`` with the points ``index``; those that are broken are left alone."""
     loss = LOSSES[settings.loss]
     place = search.region.take(index)
-    value, gradient = search.climb(index, x, loss)
-    share = x.new_full((len(x),), 1.0 if place.norm == "l1" else 2.0, dtype=torch.float64)
-    share = share.view(-1, *[1] * (x.dim() - 1))
+    value, gradient = search.loss_and_gradient(index, x, loss)
+    step_size = x.new_full((len(x),), 1.0 if place.norm == "l1" else 2.0, dtype=torch.float64)
+    step_size = step_size.view(-1, *[1] * (x.dim() - 1))
     none = torch.zeros_like(value)
-    at = _Climb(index, x, x, value, gradient, x, value, gradient, share, none, share.clone(), value)
-    looks = checkpoints(settings.steps)
+    at = _Climb(index, x, x, value, gradient, x, value, gradient, step_size, none, step_size.clone(), value)
+    at_checkpoints = checkpoints(settings.steps)
     last = 0
     for k in range(1, settings.steps + 1):
-        alive = search.margin[at.points] <= 0
-        if not bool(alive.all()):
-            at, place = _Climb(*(tensor[alive] for tensor in at)), place.take(alive)
+        unbroken = search.margin[at.points] <= 0
+        if not bool(unbroken.all()):
+            at, place = _Climb(*(tensor[unbroken] for tensor in at)), place.take(unbroken)
             if at.points.numel() == 0:
                 return
-        moved = place.project(at.x + place.steepest_step(at.x, at.gradient, at.share))
+        moved = place.project(at.x + place.steepest_step(at.x, at.gradient, at.step_size))
         if k > 1:
             alpha = settings.alpha
             moved = place.project(at.x + alpha * (moved - at.x) + (1.0 - alpha) * (at.x - at.previous))
         if k == settings.steps:
-            search.look(at.points, moved)
+            search.evaluate(at.points, moved)
             return
-        value, gradient = search.climb(at.points, moved, loss)
+        value, gradient = search.loss_and_gradient(at.points, moved, loss)
         at = _stepped(at, moved, value, gradient)
-        if k in looks:
-            at = _looked(at, k - last, settings.rho)
+        if k in at_checkpoints:
+            at = _adapted(at, k - last, settings.rho)
             last = k
 
 
@@ -162,17 +162,17 @@ def _stepped(at: _Climb, x: Tensor, value: Tensor, gradient: Tensor) -> _Climb:
     )
 
 
-def _looked(at: _Climb, steps: int, rho: float) -> _Climb:
+def _adapted(at: _Climb, steps: int, rho: float) -> _Climb:
     """Halve the step size, and go back to the best iterate, where the last ``steps`` steps have not helped."""
-    stuck = (at.share == at.old_share).flatten() & (at.top_value == at.old_value)
+    stuck = (at.step_size == at.old_step_size).flatten() & (at.top_value == at.old_value)
     halve = (at.helped < rho * steps) | stuck
-    wide = halve.view_as(at.share)
+    wide = halve.view_as(at.step_size)
     return at._replace(
         x=torch.where(wide, at.top, at.x),
         value=torch.where(halve, at.top_value, at.value),
         gradient=torch.where(wide, at.top_gradient, at.gradient),
-        share=torch.where(wide, at.share / 2, at.share),
+        step_size=torch.where(wide, at.step_size / 2, at.step_size),
         helped=torch.zeros_like(at.helped),
-        old_share=at.share,
+        old_step_size=at.step_size,
         old_value=at.top_value,
     )

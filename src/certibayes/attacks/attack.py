@@ -1,8 +1,9 @@
-"""``attack``: the worst inputs that were found, re-judged by the predictor itself."""
+"""``attack``: the worst inputs that were found, as the predictor itself classifies them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,9 @@ from certibayes.attacks.resampled import Resamplable, Resampled
 from certibayes.attacks.result import Attacked
 from certibayes.attacks.search import LogProbabilities, Search
 from certibayes.errors import InvalidInput
-from certibayes.regions import Domain, InputRegion
+from certibayes.regions import Domain, InputRegion, resolve_domain
 from certibayes.support.checks import inputs_of, labels_of, require_classes, require_count
+from certibayes.support.progress import Report, reporting
 from certibayes.support.seeds import derived_seed
 
 
@@ -27,41 +29,42 @@ def attack(  # noqa: PLR0913 - public
     eps: float | Tensor,
     method: AnyAttack | Sequence[AnyAttack] = "pgd",
     norm: str = "linf",
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     draws: int = 8,
-    judge: nn.Module | None = None,
+    decided_by: nn.Module | None = None,
     seed: int = 0,
     batch_size: int = 500,
-    progress: Callable[[int, int], None] | None = None,
+    progress: bool | Callable[[int, int], None] = False,
 ) -> Attacked:
     """Look for inputs within ``eps`` of ``x`` that are not classified as ``y``.
 
     Every input that is tried lies in the ball and in the domain, and counts only as the predictor itself classifies
-    it. What stands is an upper bound on what can be certified, and no proof.
+    it. The robust accuracy is an upper bound on what can be certified, and no proof.
 
-    Given a posterior instead of a predictor, gradients are those of weights drawn afresh at every step (``draws`` of
-    them, averaged as predictions are), as they are for a model that draws new weights at every call. Such a model
-    classifies the same input now so and now so; for the result to mean something, inputs are judged by one fixed
-    predictor, ``judge``.
+    Given a posterior instead of a predictor, the attack follows the gradients of weights that are drawn anew at every
+    step (``draws`` of them, averaged as predictions are): the attack on a model that draws new weights at every call.
+    Such a model may classify the same input differently each time, so one fixed predictor, ``decided_by``, decides
+    which points are broken.
 
     Args:
         predictor: maps inputs (B, ...) to log-probabilities (B, C), such as ``posterior.predictor()``; or a posterior.
-        x: inputs (B, ...), inside the domain; a numpy array will do.
-        y: labels (B,); the predicted classes by default.
+        x: inputs (B, ...), inside the domain: a tensor, an array or nested lists.
+        y: labels (B,), likewise; the predicted classes by default.
         eps: radius: a number; one per point, (B,); or, for l-infinity, one per input value, (1, *shape) or (B, *shape).
         method: ``"fgsm"``, ``"pgd"``, ``"apgd-ce"``, ``"apgd-dlr"``, ``"square"``; ``"apgd"`` for both Auto-PGDs;
             ``"ensemble"`` for all but FGSM; an object with settings of its own, such as
             ``certibayes.attacks.PGD(steps=100)``; or a list of names and objects. Several run in order, each on the
             points that those before it have not broken.
         norm: of the ball: ``"linf"``, ``"l2"`` or ``"l1"``.
-        domain: smallest and largest value of an input, or None; two numbers, or tensors of shape (1, *shape) or
-            (B, *shape) where features differ.
+        domain: smallest and largest value of an input: two numbers, or tensors of shape (1, *shape) or (B, *shape)
+            where features differ; None for no limits. By default the predictor's own.
         draws: weights drawn at every step, where a posterior is attacked.
-        judge: the fixed predictor that decides, where a posterior is attacked; ``posterior.predictor(seed=seed)`` by
-            default.
-        seed: of starts, of Square, and of fresh weights.
+        decided_by: the fixed predictor that decides which points are broken, where a posterior is attacked;
+            ``posterior.predictor(seed=seed)`` by default.
+        seed: of starts, of Square, and of drawn weights.
         batch_size: inputs attacked at once.
-        progress: called with (looks at the model so far, the most there can be).
+        progress: True for a bar, False for none, or a function of (evaluations of the model so far, the most there can
+            be).
     """
     attacks = Ensemble(members(as_attack(method)))
     for value, name in ((draws, "draws"), (batch_size, "batch_size")):
@@ -69,71 +72,70 @@ def attack(  # noqa: PLR0913 - public
     if getattr(predictor, "task", "classification") != "classification":
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
     x = inputs_of(x, "the inputs")
-    region = InputRegion.around(x, eps, norm, domain)
-    decides, guide = _judge_and_guide(predictor, judge, draws, seed, x.device)
+    region = InputRegion.around(x, eps, norm, resolve_domain(domain, predictor))
+    model, gradient_model = _models(predictor, decided_by, draws, seed, x.device)
     parts = x.split(batch_size)
     with torch.no_grad():
-        clean = torch.cat([decides(part) for part in parts])
+        clean = torch.cat([model(part) for part in parts])
     require_classes(clean.shape[-1])
     labels = clean.argmax(-1) if y is None else labels_of(y, clean.shape[-1], len(x)).to(x.device)
     if bool(clean.isnan().any()):
         raise InvalidInput(
             "the predictor answers NaN for some inputs; there is nothing to attack. Look at its weights."
         )
-    bar = _Bar(progress, attacks, len(parts))
     found, predicted, broken_by = [], [], []
-    for number, index in enumerate(torch.arange(len(x), device=x.device).split(batch_size)):
-        search = Search(decides, region.take(index), labels[index], guide, bar.tick, clean[index])
+    with reporting(progress, "attacking") as report:
+        counter = _Counter(report, attacks, len(parts))
+        for number, index in enumerate(torch.arange(len(x), device=x.device).split(batch_size)):
+            search = Search(model, region.take(index), labels[index], gradient_model, counter.evaluated, clean[index])
 
-        def stream(name: str, number: int = number) -> torch.Generator:
-            """Each batch and attack has a stream of its own, so that doing more only ever adds to doing less."""
-            return torch.Generator(x.device).manual_seed(derived_seed(seed, "attack", name, number))
+            def stream(name: str, number: int = number) -> torch.Generator:
+                """Each batch and attack has a stream of its own, so that doing more only ever adds to doing less."""
+                return torch.Generator(x.device).manual_seed(derived_seed(seed, "attack", name, number))
 
-        broken_by.append(attacks.run(search, stream, bar.finished))
-        found.append(search.best)
-        predicted.append(search.predicted)
+            broken_by.append(attacks.run(search, stream, counter.finished))
+            found.append(search.best)
+            predicted.append(search.predicted)
     inputs, classes = torch.cat(found), torch.cat(predicted)
     return Attacked(
         inputs, labels, classes, classes != labels, region.distance(inputs), torch.cat(broken_by), attacks.names, norm
     )
 
 
-def _judge_and_guide(
-    predictor: nn.Module | Resamplable, judge: nn.Module | None, draws: int, seed: int, device: torch.device
+def _models(
+    predictor: nn.Module | Resamplable, decided_by: nn.Module | None, draws: int, seed: int, device: torch.device
 ) -> tuple[LogProbabilities, LogProbabilities | None]:
-    """Return who decides, and whose gradients are followed where that is someone else."""
+    """Return the model that decides, and the one whose gradients are followed where that is another."""
     if not isinstance(predictor, nn.Module):
         if not isinstance(predictor, Resamplable):
             raise InvalidInput(
                 f"attack takes a module or a posterior, got {type(predictor).__name__}. "
                 "Wrap a function in an nn.Module."
             )
-        fixed = predictor.predictor(seed=seed, device=device) if judge is None else judge
+        fixed = predictor.predictor(seed=seed, device=device) if decided_by is None else decided_by
         return fixed, Resampled(predictor, draws, seed)
-    if judge is not None:
-        raise InvalidInput("a predictor judges itself; judge is for attacks on a posterior. Leave it out.")
+    if decided_by is not None:
+        raise InvalidInput("a predictor decides for itself; decided_by is for attacks on a posterior. Leave it out.")
     return predictor, None
 
 
-class _Bar:
-    """Counts looks at the model and tells how far the attack is.
+class _Counter:
+    """Counts evaluations of the model and reports how far the attack is.
 
     An attack ends early where all points are broken; the count then jumps to where it would have ended.
     """
 
-    def __init__(self, progress: Callable[[int, int], None] | None, attacks: Ensemble, batches: int):
-        self.progress, self.total = progress, batches * attacks.looks
+    def __init__(self, report: Report, attacks: Ensemble, batches: int):
+        self.report, self.total = report, batches * attacks.evaluations
         self.done = self.ended = 0
 
-    def tick(self) -> None:
-        """One more look."""
+    def evaluated(self) -> None:
+        """One more evaluation."""
         self.done += 1
-        if self.progress is not None:
-            self.progress(min(self.done, self.total), self.total)
+        self.report(min(self.done, self.total), self.total)
 
     def finished(self, attack: Attack) -> None:
         """One more attack on one more batch is over."""
-        self.ended += attack.looks
+        self.ended += attack.evaluations
         self.done = self.ended
-        if self.progress is not None:
-            self.progress(self.done, self.total)
+        self.report(self.done, self.total)

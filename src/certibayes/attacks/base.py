@@ -26,8 +26,8 @@ class Attack(ABC):
 
     @property
     @abstractmethod
-    def looks(self) -> int:
-        """How often it may look at the model at most, once for each input that it tries."""
+    def evaluations(self) -> int:
+        """The largest number of times it may evaluate the model, once for each input that it tries."""
 
     @abstractmethod
     def run(self, search: Search, generator: torch.Generator) -> None:

@@ -39,7 +39,7 @@ class Ensemble:
         if not given or not all(isinstance(each, Attack) for each in given):
             raise InvalidInput(
                 f"an ensemble is made of attacks, objects such as PGD(); got {self.attacks!r}. "
-                "Names and other ensembles may stand in the list of attack(method=[...])."
+                "Names and other ensembles may be given in the list of attack(method=[...])."
             )
         object.__setattr__(self, "attacks", tuple(dict.fromkeys(given)))
 
@@ -54,14 +54,14 @@ class Ensemble:
         return tuple(names)
 
     @property
-    def looks(self) -> int:
-        """How often all attacks together may look at the model at most."""
-        return sum(attack.looks for attack in self.attacks)
+    def evaluations(self) -> int:
+        """The largest number of times that all attacks may evaluate the model."""
+        return sum(attack.evaluations for attack in self.attacks)
 
     def run(
         self, search: Search, stream: Callable[[str], torch.Generator], finished: Callable[[Attack], None]
     ) -> Tensor:
-        """Run the attacks on a batch; after each, the judge looks at the whole batch again.
+        """Run the attacks on a batch; after each, the whole batch is evaluated again.
 
         Args:
             search: the batch.
@@ -75,7 +75,7 @@ class Ensemble:
         broken_by = first_broken(broken_by, search.predicted != search.y, 0)
         for stage, (name, attack) in enumerate(zip(self.names, self.attacks, strict=True), 1):
             attack.run(search, stream(name))
-            search.rejudge()
+            search.reevaluate()
             broken_by = first_broken(broken_by, search.predicted != search.y, stage)
             finished(attack)
         return broken_by

@@ -33,7 +33,7 @@ class FGSM(Attack):
         return "fgsm"
 
     @property
-    def looks(self) -> int:
+    def evaluations(self) -> int:
         """See ``Attack``."""
         return 2
 
@@ -43,5 +43,5 @@ class FGSM(Attack):
         if index.numel() == 0:
             return
         place = search.region.take(index)
-        _, gradient = search.climb(index, place.center, LOSSES[self.loss])
-        search.look(index, place.project(place.center + place.steepest_step(place.center, gradient, 1.0)))
+        _, gradient = search.loss_and_gradient(index, place.center, LOSSES[self.loss])
+        search.evaluate(index, place.project(place.center + place.steepest_step(place.center, gradient, 1.0)))

@@ -17,7 +17,7 @@ def label_scores(scores: Tensor, y: Tensor) -> Tensor:
 
 
 def cross_entropy_loss(log_probabilities: Tensor, y: Tensor) -> Tensor:
-    """-log p(y), per example. Its gradient vanishes where the predictor is certain."""
+    """-log p(y), per example. Its gradient is 0 where the predictor is certain."""
     return -label_scores(log_probabilities, y)
 
 

@@ -33,7 +33,7 @@ def ascend(
 ) -> Tensor:
     """Climb a per-example loss by signed gradients, staying between ``lower`` and ``upper``.
 
-    Pure, hence usable inside ``vmap`` and ``grad``.
+    Pure, and so usable inside ``vmap`` and ``grad``.
 
     Returns:
         The last iterate, (B, ...).
@@ -80,12 +80,12 @@ class PGD(Attack):
         return "pgd"
 
     @property
-    def looks(self) -> int:
+    def evaluations(self) -> int:
         """See ``Attack``."""
         return self.restarts * (self.steps + 1)
 
     @property
-    def share(self) -> float:
+    def relative_step(self) -> float:
         """The length of a step, as a fraction of the radius."""
         return self.step_size if self.step_size is not None else 2.5 / self.steps
 
@@ -108,7 +108,7 @@ class PGD(Attack):
             self._climb(search, index, search.region.take(index).project(start[index]), number)
 
     def ascend(self, loss: Callable[[Tensor], Tensor], region: InputRegion, start: Tensor) -> Tensor:
-        """Climb a loss of one's own once, from ``start``, in l-infinity and without momentum; see ``ascend``.
+        """Climb any loss once, from ``start``, in l-infinity and without momentum; see ``ascend``.
 
         Args:
             loss: inputs (B, ...) -> loss (B,).
@@ -119,7 +119,7 @@ class PGD(Attack):
             The last iterate, (B, ...).
         """
         lower, upper = region.corners()
-        return ascend(loss, start, lower, upper, self.steps, self.share * region.radius)
+        return ascend(loss, start, lower, upper, self.steps, self.relative_step * region.radius)
 
     def _climb(self, search: Search, index: Tensor, x: Tensor, number: int) -> None:
         """Climb from ``x`` with the points ``index``; a broken one is left alone, so weak networks cost little."""
@@ -127,17 +127,17 @@ class PGD(Attack):
         place = search.region.take(index)
         kept = torch.zeros_like(x) if self.momentum > 0 else None
         for _ in range(self.steps):
-            _, direction = search.climb(index, x, loss)
+            _, direction = search.loss_and_gradient(index, x, loss)
             if kept is not None:
                 kept = direction = self.momentum * kept + _unit(direction)
-            alive = search.margin[index] <= 0
-            if not bool(alive.all()):
-                index, x, direction, place = index[alive], x[alive], direction[alive], place.take(alive)
-                kept = None if kept is None else kept[alive]
+            unbroken = search.margin[index] <= 0
+            if not bool(unbroken.all()):
+                index, x, place = index[unbroken], x[unbroken], place.take(unbroken)
+                direction, kept = direction[unbroken], None if kept is None else kept[unbroken]
                 if index.numel() == 0:
                     return
-            x = place.project(x + place.steepest_step(x, direction, self.share))
-        search.look(index, x)
+            x = place.project(x + place.steepest_step(x, direction, self.relative_step))
+        search.evaluate(index, x)
 
 
 def pgd(
@@ -168,5 +168,5 @@ def pgd(
 
 def _unit(gradient: Tensor) -> Tensor:
     """Scale each gradient to an l1 norm of 1, so that no single step outweighs the others; 0 stays 0."""
-    size = gradient.abs().flatten(1).sum(-1).view(-1, *[1] * (gradient.dim() - 1))
-    return gradient / torch.where(size > 0, size, 1.0)
+    norm = gradient.abs().flatten(1).sum(-1).view(-1, *[1] * (gradient.dim() - 1))
+    return gradient / torch.where(norm > 0, norm, 1.0)

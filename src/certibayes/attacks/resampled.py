@@ -1,9 +1,9 @@
-"""Expectation over weights (Athalye et al., 2018): gradients of a posterior that is drawn afresh at every call.
+"""Expectation over weights (Athalye et al., 2018): gradients of a posterior whose weights are drawn at every call.
 
-A predictor that draws new weights for every call has no gradient to follow, only that of the draw at hand. The guide
-here estimates the posterior predictive with K fresh draws at every call,
+A predictor that draws new weights for every call has no gradient to follow, only that of one draw. ``Resampled``
+estimates the posterior predictive with K new draws at every call,
 
-    log 1/K sum_k softmax(f^{w_k}(x)),    w_1, ..., w_K ~ p(w | D) anew,
+    log 1/K sum_k softmax(f^{w_k}(x)),    w_1, ..., w_K ~ p(w | D),
 
 so that along a climb the noise of single draws averages out, and what is climbed is the expectation.
 """
@@ -20,7 +20,7 @@ from certibayes.support.seeds import derived_seed
 
 @runtime_checkable
 class Resamplable(Protocol):
-    """What can be drawn afresh: a posterior."""
+    """What weights can be drawn from: a posterior."""
 
     @property
     def task(self) -> str:
@@ -33,7 +33,7 @@ class Resamplable(Protocol):
 
 
 class Resampled:
-    """A guide that predicts with new weights at every call.
+    """A model that predicts with new weights at every call.
 
     Args:
         posterior: what to draw from.
@@ -46,7 +46,7 @@ class Resampled:
         self.calls = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return log mean softmax of fresh draws, (B, C)."""
+        """Return log mean softmax of new draws, (B, C)."""
         self.calls += 1
         seed = derived_seed(self.seed, "resampled", self.calls)
         outputs: Tensor = self.posterior.predictor(self.draws, seed=seed, device=x.device)(x)

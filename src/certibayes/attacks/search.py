@@ -1,8 +1,9 @@
-"""The state of an attack: for each point, the worst input found so far, as the judge sees it.
+"""The state of an attack: for each point, the worst input found so far.
 
-Two models take part. The *judge* is the predictor that the result speaks of: it alone decides what is worse and what
-has fallen. The *guide* is the model whose gradients show the way. They are the same for a fixed predictor; for a
-posterior that is drawn afresh at every call the guide is a new draw each time (``resampled.py``).
+Two models take part. ``model`` is the predictor that the result is about: it alone decides which input is worse and
+which point is broken. ``gradient_model`` is the one whose gradients are followed. They are the same for a fixed
+predictor; for a posterior whose weights are drawn at every call, the gradient model is a new draw each time
+(``resampled.py``).
 """
 
 from __future__ import annotations
@@ -23,82 +24,82 @@ class Search:
     """The worst inputs found so far in a batch.
 
     Args:
-        judge: maps inputs to log-probabilities, and decides.
+        model: maps inputs to log-probabilities, and decides which points are broken.
         region: where the search may go.
         y: labels (B,), which the attack tries to leave.
-        guide: whose gradients are followed; the judge's own by default.
-        tick: called once for every look at the model.
-        clean: what the judge says of the points themselves, (B, C), if that is known.
+        gradient_model: whose gradients are followed; the model's own by default.
+        on_evaluation: called once for every evaluation of the model.
+        clean: log-probabilities of the points themselves, (B, C), if they are known.
 
     Attributes:
         best: the worst inputs found, (B, ...).
-        margin: their margin loss, (B,); a point has fallen where it is positive.
-        predicted: what the judge last classified the whole batch as, (B,).
+        margin: their margin loss, (B,); a point is broken where it is positive.
+        predicted: what the model last classified the whole batch as, (B,).
     """
 
     def __init__(
         self,
-        judge: LogProbabilities,
+        model: LogProbabilities,
         region: InputRegion,
         y: Tensor,
-        guide: LogProbabilities | None = None,
-        tick: Callable[[], None] | None = None,
+        gradient_model: LogProbabilities | None = None,
+        on_evaluation: Callable[[], None] | None = None,
         clean: Tensor | None = None,
     ):
-        self.judge, self.region, self.y = judge, region, y
-        self.guide = judge if guide is None else guide
-        self.tick = tick
+        self.model, self.region, self.y = model, region, y
+        self.gradient_model = model if gradient_model is None else gradient_model
+        self.on_evaluation = on_evaluation
         self.best = region.center.clone()
-        self._judge_all(clean)
+        self._set_all(clean)
 
     def unbroken(self) -> Tensor:
-        """Return the indices of the points that stand."""
+        """Return the indices of the points that are not broken yet."""
         return (self.margin <= 0).nonzero().squeeze(-1)
 
     def keep(self, index: Tensor, x: Tensor, margin: Tensor) -> None:
-        """Take over inputs ``x`` of the points ``index`` where their margin is larger than any before."""
-        if self.tick is not None:
-            self.tick()
+        """Keep inputs ``x`` of the points ``index`` where their margin is larger than any before."""
+        if self.on_evaluation is not None:
+            self.on_evaluation()
         better = margin > self.margin[index]
         if bool(better.any()):
             self.best[index[better]] = x[better]
             self.margin[index[better]] = margin[better]
 
-    def look(self, index: Tensor, x: Tensor) -> Tensor:
-        """Judge inputs ``x`` of the points ``index``, keep the best, and return their margins."""
+    def evaluate(self, index: Tensor, x: Tensor) -> Tensor:
+        """Evaluate inputs ``x`` of the points ``index``, keep the best, and return their margins."""
         with torch.no_grad():
-            margin = margin_loss(self.judge(x), self.y[index])
+            margin = margin_loss(self.model(x), self.y[index])
         self.keep(index, x, margin)
         return margin
 
-    def climb(self, index: Tensor, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
-        """Judge inputs ``x`` of the points ``index``, keep the best, and ask the guide for the way up.
+    def loss_and_gradient(self, index: Tensor, x: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+        """Evaluate inputs ``x`` of the points ``index``, keep the best, and differentiate a loss there.
 
         Returns:
-            The guide's loss, (B,), and its gradient, (B, ...).
+            The gradient model's loss, (B,), and its gradient, (B, ...).
         """
         x = x.detach().requires_grad_()
         with torch.enable_grad():
-            outputs = self.guide(x)
+            outputs = self.gradient_model(x)
             values = loss(outputs, self.y[index])
             # Weights take no gradients, so a layer costs two products: forward, and back to its input.
             (gradient,) = torch.autograd.grad(values.sum(), x)
         x, outputs = x.detach(), outputs.detach()
-        if self.guide is self.judge:
+        if self.gradient_model is self.model:
             self.keep(index, x, margin_loss(outputs, self.y[index]))
         else:
-            self.look(index, x)
+            self.evaluate(index, x)
         return values.detach(), gradient
 
-    def rejudge(self) -> None:
-        """Judge the best inputs of the whole batch once more.
+    def reevaluate(self) -> None:
+        """Evaluate the best inputs of the whole batch once more.
 
-        Floats depend a little on how many inputs are judged at once; what counts is the batch as it is reported.
+        Floats depend a little on the batch size; what counts is the batch as it is reported.
         """
-        self._judge_all(None)
+        self._set_all(None)
 
-    def _judge_all(self, outputs: Tensor | None) -> None:
+    def _set_all(self, outputs: Tensor | None) -> None:
         if outputs is None:
             with torch.no_grad():
-                outputs = self.judge(self.best)
+                outputs = self.model(self.best)
         self.margin, self.predicted = margin_loss(outputs, self.y), outputs.argmax(-1)

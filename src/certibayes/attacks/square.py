@@ -3,11 +3,11 @@
 From a start on the border of the ball, each query changes the perturbation δ inside one random window W and keeps the
 change where the margin loss grew:
 
-    l-infinity:  δ_W = ± r, one sign a channel;
-    l2, l1:      δ is cleared in W and in a second window, and what of the radius is free then goes into W,
+    l-infinity:  δ_W = ± r, one sign per channel;
+    l2, l1:      δ is cleared in W and in a second window, and what this leaves of the radius goes into W,
                  along ± 1 / ‖1‖ + δ_W / ‖δ_W‖.
 
-The share of the input that a window covers is halved as queries are used up. A window is a square of an image
+The fraction of the input that a window covers is halved as queries are used up. A window is a square of an image
 (B, C, H, W); of inputs without rows and columns it is a random set of values, each with a sign of its own.
 """
 
@@ -34,16 +34,16 @@ class Square(Attack):
 
     Attributes:
         queries: inputs tried for each point.
-        share: of the input that the first windows cover, from 0 to 1.
+        fraction: of the input that the first windows cover, from 0 to 1.
     """
 
     queries: int = 500
-    share: float = 0.8
+    fraction: float = 0.8
 
     def __post_init__(self) -> None:
         require_count(self.queries, "queries")
-        if not 0.0 < self.share <= 1.0:
-            raise InvalidInput(f"share must be above 0 and at most 1, got {self.share}.")
+        if not 0.0 < self.fraction <= 1.0:
+            raise InvalidInput(f"fraction must be above 0 and at most 1, got {self.fraction}.")
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Square(Attack):
         return "square"
 
     @property
-    def looks(self) -> int:
+    def evaluations(self) -> int:
         """See ``Attack``."""
         return self.queries
 
@@ -63,20 +63,20 @@ class Square(Attack):
             return
         place = search.region.take(index)
         x = _stripes(search.region, generator)[index]
-        value = search.look(index, x)
+        value = search.evaluate(index, x)
         for query in range(1, self.queries):
-            share = self.share / 2 ** sum(10_000 * query > halving * self.queries for halving in HALVINGS)
+            fraction = self.fraction / 2 ** sum(10_000 * query > halving * self.queries for halving in HALVINGS)
             # Drawn for the whole batch: what is tried on a point does not depend on which others are broken.
-            window, other = (_window(search.region.center, share, generator)[index] for _ in range(2))
+            window, other = (_window(search.region.center, fraction, generator)[index] for _ in range(2))
             signs = _signs(search.region.center, generator)[index]
-            alive = value <= 0
-            if not bool(alive.all()):
-                index, x, value, place = index[alive], x[alive], value[alive], place.take(alive)
-                window, other, signs = window[alive], other[alive], signs[alive]
+            unbroken = value <= 0
+            if not bool(unbroken.all()):
+                index, x, value, place = index[unbroken], x[unbroken], value[unbroken], place.take(unbroken)
+                window, other, signs = window[unbroken], other[unbroken], signs[unbroken]
                 if index.numel() == 0:
                     return
             tried = place.project(_changed(place, x, window, other, signs))
-            found = search.look(index, tried)
+            found = search.evaluate(index, tried)
             better = found > value
             value = torch.where(better, found, value)
             x = torch.where(better.view(-1, *[1] * (x.dim() - 1)), tried, x)
@@ -88,11 +88,11 @@ def _changed(place: InputRegion, x: Tensor, window: Tensor, other: Tensor, signs
         return torch.where(window, place.center + signs * place.radius.to(x.dtype), x)
     away = x.double() - place.center.double()
     rest = torch.where(window | other, 0.0, away)
-    size = _norm(rest, place.norm)
-    free = place.radius - size if place.norm == "l1" else (place.radius.square() - size.square()).clamp(min=0.0).sqrt()
+    used = _norm(rest, place.norm)
+    left = place.radius - used if place.norm == "l1" else (place.radius.square() - used.square()).clamp(min=0.0).sqrt()
     inside = torch.where(window, away, 0.0)
     filled = _scaled(window * signs.double(), place.norm) + _scaled(inside, place.norm)
-    return (place.center.double() + rest + free.clamp(min=0.0) * _scaled(filled, place.norm)).to(x.dtype)
+    return (place.center.double() + rest + left.clamp(min=0.0) * _scaled(filled, place.norm)).to(x.dtype)
 
 
 def _stripes(region: InputRegion, generator: torch.Generator) -> Tensor:
@@ -105,14 +105,14 @@ def _stripes(region: InputRegion, generator: torch.Generator) -> Tensor:
     return region.project((x + region.radius * stripes).to(x.dtype))
 
 
-def _window(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Return a mask, (B, 1, H, W) for images and (B, ...) otherwise, that covers ``share`` of each input."""
+def _window(x: Tensor, fraction: float, generator: torch.Generator) -> Tensor:
+    """Return a mask, (B, 1, H, W) for images and (B, ...) otherwise, that covers ``fraction`` of each input."""
     if x.dim() != 4:
         flat = torch.rand((len(x), x[0].numel()), generator=generator, device=x.device)
-        covered = max(1, round(share * flat.shape[-1]))
+        covered = max(1, round(fraction * flat.shape[-1]))
         return (flat <= flat.kthvalue(covered, -1, keepdim=True).values).view_as(x)
     height, width = x.shape[2:]
-    side = max(1, min(height, width, round((share * height * width) ** 0.5)))
+    side = max(1, min(height, width, round((fraction * height * width) ** 0.5)))
     corner = torch.rand((len(x), 2), generator=generator, device=x.device)
     masks = []
     for axis, length in enumerate((height, width)):
@@ -123,7 +123,7 @@ def _window(x: Tensor, share: float, generator: torch.Generator) -> Tensor:
 
 
 def _signs(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Return signs for a window: one a channel of an image, one a value of other inputs."""
+    """Return signs for a window: one per channel of an image, one per value of other inputs."""
     return _coins((*x.shape[:2], 1, 1) if x.dim() == 4 else x.shape, x, generator)
 
 
@@ -134,11 +134,11 @@ def _coins(shape: tuple[int, ...], x: Tensor, generator: torch.Generator) -> Ten
 
 def _norm(values: Tensor, norm: str) -> Tensor:
     """Return the l2 or l1 norm of each input, (B, 1, ...)."""
-    size = values.flatten(1).norm(p=1 if norm == "l1" else 2, dim=-1)
-    return size.view(-1, *[1] * (values.dim() - 1))
+    norms = values.flatten(1).norm(p=1 if norm == "l1" else 2, dim=-1)
+    return norms.view(-1, *[1] * (values.dim() - 1))
 
 
 def _scaled(values: Tensor, norm: str) -> Tensor:
     """Scale each input to a norm of 1; 0 stays 0."""
-    size = _norm(values, norm)
-    return values / torch.where(size > 0, size, 1.0)
+    norms = _norm(values, norm)
+    return values / torch.where(norms > 0, norms, 1.0)

@@ -2,7 +2,7 @@
 
 The backward pass of CROWN (Zhang et al., 2018): a quantity m of the outputs is bounded from below by a linear function
 of some layer's values z, m >= A z + d, and the layer's rule turns that into a linear function of its inputs: exactly
-for a linear layer, by a linear relaxation for an activation, with the lower or upper line by the sign of A.
+for a linear layer, by a linear relaxation for an activation, from below or above by the sign of A.
 
 A rule computes as if arithmetic were exact, and says how far rounding may take that; ``bounds.offset`` says what it
 costs, and subtracts it.
@@ -48,7 +48,7 @@ class Step:
     def ends(self, index: int = 0) -> tuple[Tensor, Tensor]:
         """Return lower and upper ends of an input, moved outwards by what the subtraction can lose."""
         box = self.inputs[index]
-        radius = self.rounding.widened(box, 4 * self.rounding.unit)
+        radius = self.rounding.widened_by(box, 4 * self.rounding.unit)
         return box.center - radius, box.center + radius
 
 
@@ -67,7 +67,7 @@ class Backward(NamedTuple):
         coefficients: on each input, (B, S, *input_shape).
         constant: what is added to the offset, (B, S).
         output_error: how far the float program may take the layer's output, (B, *output_shape), >= 0; with as much
-            again for every sum of the rule that errs by a share of the same magnitudes.
+            again for every sum of the rule whose error is relative to the same magnitudes.
         bound_error: how far other rounding in the rule may take its bound, (B, S), >= 0.
         owned: whether the coefficients are in memory of their own.
     """
@@ -80,5 +80,5 @@ class Backward(NamedTuple):
 
     @property
     def carries_error(self) -> bool:
-        """Whether coefficients that came in a few units off are passed on so, at no cost yet."""
+        """Whether the rounding error of incoming coefficients is passed on, and not covered yet."""
         return self.output_error is None and self.bound_error is None

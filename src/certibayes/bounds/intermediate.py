@@ -51,7 +51,7 @@ def crown_boxes(
 
 
 def _first_layers(graph: Graph) -> set[str]:
-    """Return the layers that take in the input and nothing else, whose intervals nothing can improve."""
+    """Return the layers whose only input is the network's, whose intervals nothing can improve."""
     reshaped = {INPUT}
     for node in graph.nodes:
         if isinstance(node.operation, Reshape) and node.inputs[0] in reshaped:

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.backward import Backward, Step
-from certibayes.bounds.cut import least_over_cut
+from certibayes.bounds.ball_box import concretize_over_ball_box
+from certibayes.bounds.cuts import apply_cuts, cut_layers
 from certibayes.bounds.interval import interval_bounds
 from certibayes.bounds.offset import Offset
-from certibayes.bounds.planes import planed_layers, raise_units
 from certibayes.bounds.registry import LinearRule, rules_for
 from certibayes.bounds.relaxation import PLAIN, Relaxation, Slopes
 from certibayes.bounds.rounding import IDEAL, Rounding
@@ -144,7 +144,7 @@ CARRY_LIMIT = 4
 
 
 class _BackwardPass:
-    """One backward pass: coefficients on the nodes that it has come to, and the offset.
+    """One backward pass: coefficients on the nodes that it has reached, and the offset.
 
     Attributes:
         pending: coefficients by node, or the input.
@@ -161,7 +161,7 @@ class _BackwardPass:
     ):
         self.bounder, self.relaxation, self.boxes = bounder, relaxation, bounder.boxes
         self.nodes = list(bounder.graph.nodes)
-        self.planed = planed_layers(bounder.graph) if relaxation.planes else {}
+        self.cut_layers = cut_layers(bounder.graph) if relaxation.cuts else {}
         self.offset = Offset(specification, bounder.rounding)
         self.pending = {self.nodes[-1].name: _Pending(specification)}
         self.seen = seen
@@ -206,28 +206,29 @@ class _BackwardPass:
         inputs = tuple(self.boxes[name] for name in node.inputs)
         slope = self.relaxation.slope(node.name)
         step = Step(coefficients, inputs, self.boxes[node.name], bounder.rounding, slope, owned and reuses)
-        if node.name in self.relaxation.planes:
-            step = self._raise(node, step)
+        if node.name in self.relaxation.cuts:
+            step = self._apply_cuts(node, step)
         back = _linear_rule(node)(node.operation, node.weights(bounder.params), step)
         self.offset.add_layer(step, back)
         if node.name in self.relaxation.multipliers:
             back = self._subtract_multipliers(node, back)
         for name, into in zip(node.inputs, back.coefficients, strict=True):
-            self._reach(name, _Pending(into, carried + 1 if back.carries_error else 0, back.owned and reuses), node)
+            count = carried + 1 if back.carries_error else 0
+            self._propagate_to(name, _Pending(into, count, back.owned and reuses), node)
 
     def _keep(self, name: str) -> None:
         if self.seen is not None:
             self.seen[name] = self.pending[name].coefficients
 
-    def _raise(self, node: Node, step: Step) -> Step:
-        """Bound the units of a ReLU that have planes, and leave the others to its rule."""
-        source = self.planed[node.name]
+    def _apply_cuts(self, node: Node, step: Step) -> Step:
+        """Bound the units of a ReLU that have cuts, and leave the others to its rule."""
+        source = self.cut_layers[node.name]
         fed = source.inputs[0]
-        planes, weights = self.relaxation.planes[node.name], source.weights(self.bounder.params)
-        raised = raise_units(planes, step.coefficients, weights, self.boxes[fed], step.output, step.rounding)
-        self.offset.add(raised.constant)
-        self._reach(fed, _Pending(raised.coefficients), node)
-        return replace(step, coefficients=raised.rest, owned=False)
+        cuts, weights = self.relaxation.cuts[node.name], source.weights(self.bounder.params)
+        relaxed = apply_cuts(cuts, step.coefficients, weights, self.boxes[fed], step.output, step.rounding)
+        self.offset.add(relaxed.constant)
+        self._propagate_to(fed, _Pending(relaxed.coefficients), node)
+        return replace(step, coefficients=relaxed.rest, owned=False)
 
     def _subtract_multipliers(self, node: Node, back: Backward) -> Backward:
         """Subtract β s from the coefficients on the input z of an activation, since β s z >= 0."""
@@ -236,19 +237,19 @@ class _BackwardPass:
         multipliers = self.relaxation.multipliers[node.name] * self.relaxation.signs[node.name]
         return back._replace(coefficients=(coefficients - multipliers,))
 
-    def _reach(self, name: str, arrived: _Pending, source: Node) -> None:
-        """Let coefficients come to the output of a node, or the input, from a layer behind it."""
+    def _propagate_to(self, name: str, incoming: _Pending, source: Node) -> None:
+        """Add coefficients that a later layer has propagated to the output of a node, or to the input."""
         box, waiting = self.boxes[name], self.pending.get(name)
         if not isinstance(source.operation, Reshape):
             self.offset.cover_underflow(box)
-        if waiting is not None or arrived.carried == CARRY_LIMIT:
+        if waiting is not None or incoming.carried == CARRY_LIMIT:
             # Where coefficients meet they may cancel, so the error of each is covered before.
-            self.offset.cover_coefficients(arrived.coefficients, box)
-            arrived = arrived._replace(carried=0)
+            self.offset.cover_coefficients(incoming.coefficients, box)
+            incoming = incoming._replace(carried=0)
         if waiting is not None:
             self.offset.cover_coefficients(waiting.coefficients, box)
-            arrived = _Pending(waiting.coefficients + arrived.coefficients)
-        self.pending[name] = arrived
+            incoming = _Pending(waiting.coefficients + incoming.coefficients)
+        self.pending[name] = incoming
 
 
 def _linear_rule(node: Node) -> LinearRule:
@@ -270,7 +271,7 @@ def concretize(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Te
         rounding: of the program that runs; where it is outward, A may be off by some units.
     """
     # Covers the rounding of both sums, and coefficients that are off by some units.
-    radius = rounding.widened(box, sum_error(box.radius, rounding))
+    radius = rounding.widened_by(box, sum_error(box.radius, rounding))
     parts = []
     for part in portions(coefficients):
         some = coefficients[part]
@@ -279,7 +280,7 @@ def concretize(coefficients: Tensor, box: Box, rounding: Rounding = IDEAL) -> Te
     over_box = joined(parts)
     if box.ball is None:
         return over_box
-    return torch.maximum(over_box, least_over_cut(coefficients, box, box.ball, rounding))
+    return torch.maximum(over_box, concretize_over_ball_box(coefficients, box, rounding))
 
 
 def margin_specification(labels: Tensor, classes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -5,15 +5,15 @@ The program that runs computes z = W x + b + δ with |δ| <= e, in any order, e 
     m >= A z + d >= A W x + A b + d - |A| e.
 
 The backward pass rounds as well: A W is off by γ |A| |W|, which moves the bound by γ |A| (|W| |x|), a term of the same
-form, so a larger γ in e covers both. Coefficients that come to a layer may be a few units off themselves, which a share
-of the layer's own magnitude in e covers; where no e is subtracted, or coefficients are added and may cancel, their
+form, so a larger γ in e covers both. Incoming coefficients may be a few units off themselves, which a fraction of the
+layer's own magnitude in e covers; where no e is subtracted, or coefficients are added and may cancel, their
 error is subtracted by itself. What underflows has no relative error and is subtracted at every layer.
 
 Rules say how large e is, and ``Offset`` alone subtracts; in ideal arithmetic it asks for no error. Three roundings stay
 where they arise. Interval rules widen the radius that they propagate (``bounds.rounding``): an error beside it would
-need a third product of the layer's size. Lines of a relaxation are moved outwards where they are made, because what has
-to hold is the line itself, not a value near it. And planes are computed in float64, where products of floats are exact,
-and add the error of the program to their height.
+need a third product as large as the layer. The linear functions of a relaxation are moved outwards where they are made,
+because what has to hold is the function itself, not a value near it. And cuts are computed in float64, where products
+of floats are exact, and add the error of the program to their constants.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Offset:
 
     Attributes:
         value: the sum.
-        size: in outward rounding the sum of magnitudes, which bounds the rounding of the sum itself.
+        magnitude: in outward rounding the sum of magnitudes, which bounds the rounding of the sum itself.
     """
 
     def __init__(self, like: Tensor, rounding: Rounding):
         self.value = torch.zeros(like.shape[:2], dtype=torch.float64, device=like.device)
-        self.size, self.rounding = self.value, rounding
+        self.magnitude, self.rounding = self.value, rounding
 
     def add(self, term: Tensor) -> None:
         """Add a constant (B, S)."""
         self.value = self.value + term.double()
         if self.rounding.outward:
-            self.size = self.size + term.double().abs()
+            self.magnitude = self.magnitude + term.double().abs()
 
     def add_layer(self, step: Step, back: Backward) -> None:
         """Add the constant of a layer's rule, less its rounding errors."""
@@ -70,7 +70,7 @@ class Offset:
         if not self.rounding.outward:
             return total
         # The sums that led here lose what underflows in them, besides.
-        return total - (self.size + last.abs()) * 2.0**-40 - self.rounding.underflow
+        return total - (self.magnitude + last.abs()) * 2.0**-40 - self.rounding.underflow
 
     def beside(self, coefficients: Tensor, box: Box) -> Tensor:
         """Return the sum as the offset of a linear function of the values of a box, whose coefficients may be off."""
@@ -87,13 +87,13 @@ def coefficient_error(coefficients: Tensor, box: Box, rounding: Rounding) -> Ten
 def underflow_error(box: Box, rounding: Rounding) -> Tensor:
     """Return what underflow in coefficients on the values of a box can cost, (B, 1), in float64.
 
-    A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may vanish
+    A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may underflow
     below the smallest normal number, or be multiplied once more by a weight of up to 2³⁰ (batch norm). It matters where
     small weights follow large ones.
     """
     center, radius = box.center.flatten(1), box.radius.flatten(1)
     largest = torch.maximum(center.amax(1, keepdim=True), -center.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
-    # Twice what is needed covers the rounding of this line.
+    # Twice what is needed covers the rounding of this expression.
     return largest.double() * (2 * box.center[0].numel() * rounding.underflow * 2.0**-20)
 
 
@@ -107,6 +107,6 @@ def error_through(coefficients: Tensor, output: Box, error: Tensor, rounding: Ro
         rounding: of the program that runs.
     """
     own = output.center.abs().add_(output.radius)
-    # The share of the magnitude covers the coefficients; the factor covers the rounding of this very sum.
+    # The fraction of the magnitude covers the coefficients; the factor covers the rounding of this very sum.
     factor = 1 + sum_error(own, rounding)
     return dot_magnitudes(coefficients, own.mul_(COEFFICIENT_UNITS * rounding.unit).add_(error).mul_(factor))

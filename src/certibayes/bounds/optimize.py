@@ -1,4 +1,4 @@
-"""Optimized relaxations: the slopes, planes and multipliers that bound best.
+"""Optimized relaxations: the slopes, cuts and multipliers that bound best.
 
 Any ``Relaxation`` gives a sound bound, so it may be found in any arithmetic by gradient ascent (alpha-CROWN; Xu et al.,
 2021; beta-CROWN; Wang et al., 2021); the bound that is returned is computed once more with rounding, and is never worse
@@ -13,9 +13,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from certibayes.bounds.ascent import Freedom, Values, climb
+from certibayes.bounds.ascent import Values, Variables, climb
+from certibayes.bounds.cuts import Cuts, chord_cuts, cut_layers
 from certibayes.bounds.linear import LinearBounder, output_bounds
-from certibayes.bounds.planes import Planes, chord_planes, planed_layers
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL
 from certibayes.networks.operations import LeakyReLU, ReLU
@@ -24,36 +24,36 @@ STEPS = 10
 """Of ascent for slopes alone."""
 
 HULL_STEPS = 40
-"""Of ascent for slopes and planes together."""
+"""Of joint ascent for slopes and cuts."""
 
-SLOPE_RATE, SHARE_RATE, MULTIPLIER_RATE = 0.4, 0.2, 0.2
+SLOPE_RATE, CUT_RATE, MULTIPLIER_RATE = 0.4, 0.2, 0.2
 
-MOST_PLANES = 128
-"""Units of a layer that have planes, for each quantity; others keep their chords."""
+MOST_CUTS = 128
+"""Units of a layer that have cuts, for each quantity; others keep their chords."""
 
 
 def start_relaxation(
     bounder: LinearBounder, specification: Tensor, hull: bool, signs: Mapping[str, Tensor]
 ) -> Relaxation:
-    """Return slopes 0, planes that are chords if ``hull`` is wanted, and multipliers 0 of the ``signs`` that are fixed.
+    """Return slopes 0, cuts that are chords if ``hull`` is wanted, and multipliers 0 of the ``signs`` that are fixed.
 
     Args:
         bounder: of the network.
         specification: coefficients on the outputs, (B, S, *output_shape).
-        hull: whether to have planes at all.
+        hull: whether to have cuts at all.
         signs: of the inputs of ReLU nodes, by node: 1 or -1 where the sign is fixed, else 0; (B, S, *shape).
     """
     graph = bounder.graph
     kinked = [node for node in graph.nodes if isinstance(node.operation, (ReLU, LeakyReLU))]
     slopes = {node.name: specification.new_zeros(*specification.shape[:2], *node.shape) for node in kinked}
-    planes: dict[str, Planes] = {}
-    layers = planed_layers(graph) if hull else {}
+    cuts: dict[str, Cuts] = {}
+    layers = cut_layers(graph) if hull else {}
     if layers:
         _, on = replace(bounder, rounding=IDEAL).lower_with_coefficients(specification)
         for name, layer in layers.items():
-            width = layer.weights(bounder.params)["weight"].shape[1]
-            planes[name] = chord_planes(on[name], bounder.boxes[layer.name], width, MOST_PLANES)
-    return Relaxation(slopes, planes, {name: torch.zeros_like(sign) for name, sign in signs.items()}, signs)
+            inputs = layer.weights(bounder.params)["weight"].shape[1]
+            cuts[name] = chord_cuts(on[name], bounder.boxes[layer.name], inputs, MOST_CUTS)
+    return Relaxation(slopes, cuts, {name: torch.zeros_like(sign) for name, sign in signs.items()}, signs)
 
 
 def ascend(bounder: LinearBounder, specification: Tensor, start: Relaxation, steps: int) -> Relaxation:
@@ -68,21 +68,21 @@ def ascend(bounder: LinearBounder, specification: Tensor, start: Relaxation, ste
     ideal = replace(bounder, rounding=IDEAL, in_place=False)
     by_node = not isinstance(start.slopes, str)
 
-    def relaxation(slopes: Values, shares: Values, multipliers: Values) -> Relaxation:
-        planes = {name: start.planes[name]._replace(shares=share) for name, share in shares.items()}
-        return Relaxation(slopes if by_node else start.slopes, planes, multipliers, start.signs)
+    def relaxation(slopes: Values, coefficients: Values, multipliers: Values) -> Relaxation:
+        cuts = {name: start.cuts[name]._replace(coefficients=values) for name, values in coefficients.items()}
+        return Relaxation(slopes if by_node else start.slopes, cuts, multipliers, start.signs)
 
     def total(groups: list[Values]) -> Tensor:
         return ideal.at_input(specification, relaxation(*groups)).sum()
 
     slopes = {} if isinstance(start.slopes, str) else dict(start.slopes)
-    shares = {name: planes.shares for name, planes in start.planes.items()}
-    freedoms = [
-        Freedom(slopes, SLOPE_RATE),
-        Freedom(shares, SHARE_RATE),
-        Freedom(dict(start.multipliers), MULTIPLIER_RATE, top=None),
+    coefficients = {name: cuts.coefficients for name, cuts in start.cuts.items()}
+    variables = [
+        Variables(slopes, SLOPE_RATE),
+        Variables(coefficients, CUT_RATE),
+        Variables(dict(start.multipliers), MULTIPLIER_RATE, top=None),
     ]
-    return relaxation(*climb(total, freedoms, steps))
+    return relaxation(*climb(total, variables, steps))
 
 
 def optimized_lower(
@@ -93,8 +93,8 @@ def optimized_lower(
     Args:
         bounder: of the network.
         specification: coefficients on the outputs, (B, S, *output_shape).
-        steps: of gradient ascent; ``STEPS``, or ``HULL_STEPS`` with planes.
-        hull: whether to have planes above ReLU units; this cannot be mapped over networks.
+        steps: of gradient ascent; ``STEPS``, or ``HULL_STEPS`` with cuts.
+        hull: whether to have cuts above ReLU units; this cannot be mapped over networks.
 
     Returns:
         Lower bounds (B, S) in float64.
@@ -113,14 +113,14 @@ def optimized_bounds(bounder: LinearBounder, hull: bool = False) -> tuple[Tensor
 
     Args:
         bounder: of the network.
-        hull: whether to have planes above ReLU units as well; this cannot be mapped over networks.
+        hull: whether to have cuts above ReLU units as well; this cannot be mapped over networks.
     """
 
     def lower_of(both: Tensor) -> Tensor:
         lower = optimized_lower(bounder, both)
         if not hull:
             return lower
-        # An ascent over planes may end below one over slopes alone, which costs little beside it.
+        # An ascent over cuts may end below one over slopes alone, which costs little beside it.
         return torch.maximum(lower, optimized_lower(bounder, both, hull=True))
 
     return output_bounds(bounder.graph, bounder.boxes, lower_of, bounder.rounding)

@@ -28,8 +28,8 @@ class Rules:
         interval: box in, box out.
         description: a few words for the table of supported layers.
         linear: coefficients on the output in, coefficients on the inputs out; None for interval bounds only.
-        reuses: whether the linear rule knows of ``Step.owned`` and tells ``Backward.owned``; others are neither given
-            coefficients to overwrite nor believed to have made their own.
+        reuses: whether the linear rule respects ``Step.owned`` and sets ``Backward.owned``; other rules are never given
+            coefficients that they may overwrite, and theirs are never overwritten.
     """
 
     interval: IntervalRule

@@ -78,17 +78,17 @@ class Rounding:
         """Return g = 4 γₙ₊₈ for an operation that adds ``terms`` products; see the module's text."""
         return 4.0 * self.gamma(terms + 8)
 
-    def spread(self, box: Box, terms: int) -> Tensor:
+    def widened_radius(self, box: Box, terms: int) -> Tensor:
         """Return ρ = r + g (|c| + r), or r itself in ideal arithmetic."""
-        return self.widened(box, self.widening(terms))
+        return self.widened_by(box, self.widening(terms))
 
-    def widened(self, box: Box, share: float) -> Tensor:
-        """Return r + share (|c| + r), or r itself in ideal arithmetic.
+    def widened_by(self, box: Box, fraction: float) -> Tensor:
+        """Return r + fraction (|c| + r), or r itself in ideal arithmetic.
 
         Outward bounds are never differentiated, so the passes over memory run in place: fresh memory would cost more
         than the arithmetic.
         """
-        return box.center.abs().add_(box.radius).mul_(share).add_(box.radius) if self.outward else box.radius
+        return box.center.abs().add_(box.radius).mul_(fraction).add_(box.radius) if self.outward else box.radius
 
     def ends(self, box: Box) -> tuple[Tensor, Tensor]:
         """Return the ends of a box in float64: exact in outward rounding, else as the network's precision has them."""
@@ -118,7 +118,7 @@ SMALLEST_SMOOTHING = 1e-18
 def smoothed(tau: float) -> Rounding:
     """Return exact arithmetic with |w| replaced by sqrt(w² + τ²): bounds that are sound, a little wider, and smooth.
 
-    |w| makes the potential of a robust likelihood kink at every w = 0, and a leapfrog integrator pays for each kink.
+    |w| makes the potential of a robust likelihood kink at every w = 0, and a leapfrog integrator errs at each kink.
     """
     if not (tau == 0.0 or (math.isfinite(tau) and tau >= SMALLEST_SMOOTHING)):
         raise InvalidInput(f"smoothing must be 0 or a finite number >= {SMALLEST_SMOOTHING}, got {tau}.")

@@ -8,7 +8,7 @@ from torch import Tensor
 from certibayes.bounds.rounding import Rounding
 
 COEFFICIENT_UNITS = 16.0
-"""Units by which a coefficient may be off when it reaches a layer."""
+"""Units by which a coefficient may be off when it is propagated to a layer."""
 
 LONG = 1024
 """Sums longer than this are made in pieces, which are added up in float64: their rounding would cost too much."""
@@ -39,9 +39,9 @@ PORTION = 2**19
 def portions(coefficients: Tensor) -> list[slice]:
     """Cut the points of coefficients (B, S, ...) into parts that a cache holds; a GPU takes them whole."""
     points = len(coefficients)
-    size = points if coefficients.is_cuda else PORTION // max(1, coefficients[:1].numel())
-    size = max(1, size)
-    return [slice(start, start + size) for start in range(0, max(1, points), size)]
+    count = points if coefficients.is_cuda else PORTION // max(1, coefficients[:1].numel())
+    count = max(1, count)
+    return [slice(start, start + count) for start in range(0, max(1, points), count)]
 
 
 def portion(values: Tensor, part: slice) -> Tensor:
@@ -50,7 +50,7 @@ def portion(values: Tensor, part: slice) -> Tensor:
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """Put the results for portions together again."""
+    """Concatenate the results for portions."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

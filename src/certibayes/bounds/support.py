@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from certibayes.bounds.registry import registered, rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import infer_input_shape, trace
-from certibayes.networks.trace import eval_copy, module_operations, symbolic_trace, unknown_calls, unsupported
+from certibayes.networks.trace import eval_copy, module_operations, require_known_calls, symbolic_trace
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,13 @@ def supports(net: nn.Module, example: Tensor | None = None) -> Support:
     Args:
         net: the network.
         example: a batch of inputs. Without one the layers are checked one by one; with one (or where the input
-            shape can be told from the network) the traced graph is compared with the module as well.
+            shape can be inferred from the network) the traced graph is compared with the module as well.
     """
     try:
         module = eval_copy(net)
         if example is None and infer_input_shape(module) is None:
             traced = symbolic_trace(module)
-            unknown = unknown_calls(traced)
-            if unknown:
-                raise unsupported(unknown)
+            require_known_calls(traced)
             for operation in module_operations(traced):
                 rules_for(operation)
             return Support(True)

@@ -2,7 +2,7 @@
 
 A ReLU whose input may have either sign is what linear bounds lose by. On a branch where its sign is fixed it loses
 nothing, and the smallest bound of all branches holds for the whole box. Leaves below the wanted margin are split and
-bounded again with optimized slopes and planes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
+bounded again with optimized slopes and cuts, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
 al., 2021; Bunel et al., 2020). It can be stopped at any time; what is proved stays proved.
 
 Which activation to split: the linear bound of a leaf has its minimum at a corner x* of the box. What the network
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding
+from certibayes.bounds.cuts import Cuts, cut_layers, cut_values
 from certibayes.bounds.linear import Boxes, LinearBounder, LinearFunction
-from certibayes.bounds.optimize import HULL_STEPS, MOST_PLANES, ascend, start_relaxation
+from certibayes.bounds.optimize import HULL_STEPS, MOST_CUTS, ascend, start_relaxation
 from certibayes.bounds.optimize import STEPS as ALPHA_STEPS
-from certibayes.bounds.planes import Planes, plane_values, planed_layers
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.certification.clock import Ended, never
 from certibayes.certification.network_bounds import MEMORY
@@ -52,10 +52,10 @@ from certibayes.networks.operations import (
 from certibayes.regions import lowest_point
 
 STEPS = 20
-"""Of gradient ascent on slopes, planes and multipliers, for each new leaf."""
+"""Of gradient ascent on slopes, cuts and multipliers, for each new leaf."""
 
 LEAVES = 32
-"""Leaves bounded at once on a CPU: their planes should stay in its cache."""
+"""Leaves bounded at once on a CPU: their cuts should stay in its cache."""
 
 LEAVES_ON_GPU = 256
 
@@ -63,12 +63,12 @@ COPIES = 90
 """About how many numbers the ascent on a leaf holds for each value of the network: slopes, their moments and gradients,
 and coefficients of the backward pass."""
 
-COPIES_OF_SHARES = 20
-"""The same for each share of a plane."""
+COPIES_OF_CUTS = 20
+"""The same for each coefficient of a cut."""
 
 
 class Root(NamedTuple):
-    """How roots are bounded, before anything is split: whether with planes, and how many steps of ascent."""
+    """How roots are bounded, before anything is split: whether with cuts, and how many steps of ascent."""
 
     hull: bool
     steps: int
@@ -246,8 +246,8 @@ class Search:
     def _bytes_of_leaf(self) -> int:
         """About what the ascent on one leaf takes: its choices, moments and slopes, and a backward pass."""
         values = sum(torch.Size(node.shape).numel() for node in self.graph.nodes)
-        fed = [layer.weights(self.params)["weight"].shape[1] for layer in planed_layers(self.graph).values()]
-        return self.specification.element_size() * (COPIES * values + COPIES_OF_SHARES * MOST_PLANES * sum(fed))
+        fed = [layer.weights(self.params)["weight"].shape[1] for layer in cut_layers(self.graph).values()]
+        return self.specification.element_size() * (COPIES * values + COPIES_OF_CUTS * MOST_CUTS * sum(fed))
 
     def _root(self, leaves: Leaves, how: Root) -> Grown:
         """Bound roots, and find the linear functions below their margins."""
@@ -337,21 +337,19 @@ class Search:
             z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
             low, high = box.center - box.radius, box.center + box.radius
             above = (high / (high - low).clamp(min=1e-30)) * (z - low)
-            if node.name in chosen.planes:
-                above = self._under_planes(above, node, chosen.planes[node.name], boxes, values)
+            if node.name in chosen.cuts:
+                above = self._under_cuts(above, node, chosen.cuts[node.name], boxes, values)
             line = torch.where(c > 0, slopes[node.name][:, 0] * z, above)
             loss = c * (z.clamp(min=0) - line)
             losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
         return torch.cat(losses, 1).masked_fill(leaves.signs != 0, 0.0).clamp(min=0.0), margin.double()
 
-    def _under_planes(
-        self, above: Tensor, node: Node, planes: Planes, boxes: Boxes, values: dict[str, Tensor]
-    ) -> Tensor:
-        """Put the values of planes, where there are any, into upper bounds of units, (L, H)."""
+    def _under_cuts(self, above: Tensor, node: Node, cuts: Cuts, boxes: Boxes, values: dict[str, Tensor]) -> Tensor:
+        """Put the values of cuts, where there are any, into upper bounds of units, (L, H)."""
         source = next(other for other in self.graph.nodes if other.name == node.inputs[0])
         fed = source.inputs[0]
-        at = plane_values(planes, source.weights(self.params), boxes[fed], values[fed])
-        units, in_use = planes.units[:, 0], planes.in_use[:, 0]
+        at = cut_values(cuts, source.weights(self.params), boxes[fed], values[fed])
+        units, in_use = cuts.units[:, 0], cuts.in_use[:, 0]
         return above.scatter(1, units, torch.where(in_use, at[:, 0], above.gather(1, units)))
 
 

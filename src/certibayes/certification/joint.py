@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box
-from certibayes.bounds.ascent import Freedom, climb
+from certibayes.bounds.ascent import Variables, climb
 from certibayes.bounds.linear import LinearFunction, concretize
 from certibayes.bounds.sums import dot
 from certibayes.certification.softmax import relative_error
@@ -88,7 +88,7 @@ def joint_values(functions: LinearFunction, margins: Tensor, others: Others, box
         constants = slopes * functions.offset + offset_of(slopes, margins, high, others)
         return concretize(weighted_sum(slopes, coefficients), exact)[:, 0] + constants.sum(0)
 
-    start = Freedom({"slopes": torch.zeros_like(margins)}, RATE, top=None)
+    start = Variables({"slopes": torch.zeros_like(margins)}, RATE, top=None)
     (found,) = climb(lambda groups: total(groups[0]["slopes"]).sum(), [start], steps)
     slopes = found["slopes"]
     # What float64 loses: in h, whose magnitude is at most 1, in the linear functions below it, and in the sums over

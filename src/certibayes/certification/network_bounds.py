@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, within_range
+from certibayes.bounds.cuts import cut_layers
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
-from certibayes.bounds.optimize import MOST_PLANES, optimized_bounds, optimized_lower
-from certibayes.bounds.planes import planed_layers
+from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lower
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.networks.operations import Reshape
@@ -21,7 +21,7 @@ from certibayes.support.stacks import each
 
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
-planes over the hulls of ReLU units as well."""
+multi-neuron cuts above ReLU units as well."""
 
 INTERMEDIATES = ("ibp", "crown")
 """What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
@@ -30,7 +30,7 @@ MEMORY = 2 * 2**30
 """Bytes that linear bounds may take by default."""
 
 SHARE_COPIES = 24
-"""Tensors as large as the shares of planes that are held at once: gradients, moments, products with weights."""
+"""Tensors as large as the coefficients of cuts that are held at once: gradients, moments, products with weights."""
 
 
 @torch.no_grad()
@@ -211,8 +211,8 @@ def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = 
     numbers = 10 * sum(counts) if bounds in ("alpha-crown", "hull") else 6 * max(counts)
     if bounds == "hull":
         numbers += SHARE_COPIES * sum(
-            min(MOST_PLANES, *layer.shape) * int(layer.weights(predictor.samples)["weight"].shape[-1])
-            for layer in planed_layers(graph).values()
+            min(MOST_CUTS, *layer.shape) * int(layer.weights(predictor.samples)["weight"].shape[-1])
+            for layer in cut_layers(graph).values()
         )
     each_point = quantities * numbers * torch.finfo(predictor.dtype).bits // 8
     networks = predictor.size if predictor.device.type == "cuda" and bounds != "hull" else 1

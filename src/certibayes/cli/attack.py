@@ -77,7 +77,7 @@ def attack_command(
                 result = attack(case.predictor, case.x, case.y, progress=move, **settings)
             else:
                 result = attack(
-                    case.posterior, case.x, case.y, draws=draws, judge=case.predictor, progress=move, **settings
+                    case.posterior, case.x, case.y, draws=draws, decided_by=case.predictor, progress=move, **settings
                 )
         after = result.robust_accuracy_after()
         if out is not None:

@@ -27,17 +27,25 @@ FASHION = (
     "Ankle boot",
 )
 
+_REGRESSIONS = frozenset({"diabetes"})
+
 
 def names() -> tuple[str, ...]:
     """List the data sets, those that come with the package first."""
     return (*EMBEDDED, *LAYOUTS)
 
 
+def is_regression(name: str) -> bool:
+    """Tell whether a data set has real-valued targets instead of classes."""
+    check_name(name)
+    return name in _REGRESSIONS
+
+
 def load(name: str, data_dir: str | Path | None = None) -> DataSet:
     """Read a data set into memory.
 
     ``digits`` and ``diabetes`` come with the package; the others are read from the files of their publishers.
-    SVHN mostly serves as a test of unfamiliar inputs, so its training file may be absent: the training split
+    SVHN mostly serves as out-of-distribution inputs, so its training file may be absent: the training split
     is then empty.
 
     Args:
@@ -51,14 +59,14 @@ def load(name: str, data_dir: str | Path | None = None) -> DataSet:
     Raises:
         InvalidInput: There is no such data set.
         MissingData: Its files are not in the data directory.
-        CorruptFile: One of its files is damaged or foreign.
+        CorruptFile: One of its files is damaged or not of this data set.
     """
     check_name(name)
     directory = data_directory(data_dir)
     try:
         return EMBEDDED[name]() if name in EMBEDDED else _READERS[name](locate(name, directory))
     except CorruptFile as error:
-        # Only here is it known which set the file belongs to, hence how to get it again.
+        # Only here is it known which set the file belongs to, and so how to get it again.
         remedy = (
             "Install certibayes again." if name in EMBEDDED else f"Delete it and run `{get_command(name, directory)}`."
         )

@@ -40,7 +40,7 @@ def read_batch(path: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
 
 
 def read_classes(path: Path) -> tuple[str, ...]:
-    """Read the names of the ten classes, one a line, from ``batches.meta.txt``.
+    """Read the names of the ten classes, one per line, from ``batches.meta.txt``.
 
     Raises:
         CorruptFile: There are not ten names.

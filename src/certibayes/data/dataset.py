@@ -22,6 +22,13 @@ class Split(NamedTuple):
     inputs: Tensor
     targets: Tensor
 
+    def __repr__(self) -> str:
+        if not len(self.inputs):
+            return "Split(empty)"
+        inputs = f"{len(self.inputs)} inputs {tuple(self.inputs.shape[1:])} {_range(self.inputs)}"
+        kind = "targets" if self.targets.is_floating_point() else "labels"
+        return f"Split({inputs}, {kind} {_range(self.targets)})"
+
     @classmethod
     def of_images(cls, pixels: NDArray[np.uint8], labels: NDArray[Any]) -> "Split":
         """Scale bytes to the unit interval.
@@ -42,9 +49,9 @@ class DataSet:
     Attributes:
         name: The name that `load` knows it by.
         train: What to learn from.
-        test: What to be judged by.
+        test: What to evaluate on.
         classes: The name of each class; empty for regression.
-        domain: The least and greatest value an input can take, or None where there is no such limit.
+        domain: The smallest and largest value an input can take, or None where there is no such limit.
     """
 
     name: str
@@ -52,3 +59,17 @@ class DataSet:
     test: Split
     classes: tuple[str, ...]
     domain: tuple[float, float] | None
+
+    @property
+    def task(self) -> str:
+        """``"classification"`` or ``"regression"``."""
+        return "classification" if self.classes else "regression"
+
+    def __repr__(self) -> str:
+        task = f"classification of {', '.join(self.classes)}" if self.classes else "regression"
+        domain = "none" if self.domain is None else f"[{self.domain[0]:g}, {self.domain[1]:g}]"
+        return f"DataSet({self.name!r}, {task})\n  train:  {self.train}\n  test:   {self.test}\n  domain: {domain}"
+
+
+def _range(values: Tensor) -> str:
+    return f"from {float(values.min()):.4g} to {float(values.max()):.4g}"

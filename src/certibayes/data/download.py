@@ -85,7 +85,7 @@ def _fetch(file: RemoteFile, target: Path, progress: Progress, retry: str) -> No
             return
         partial.unlink()
         failures.append(f"{url}: the checksum is not {file.md5}")
-    kept = "; it continues from what has arrived." if partial.exists() else "."
+    kept = "; it continues where it stopped." if partial.exists() else "."
     raise DownloadFailed(f"{target.name} could not be downloaded. {'; '.join(failures)}. {retry}{kept}")
 
 

@@ -1,4 +1,4 @@
-"""The two small data sets that come with the package; ``embedded/README.md`` says whence."""
+"""The two small data sets that come with the package; ``embedded/README.md`` names their sources."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -32,7 +32,7 @@ def read_split(images: Path, labels: Path) -> Split:
         Inputs (N, 1, 28, 28) and targets (N,).
 
     Raises:
-        CorruptFile: A file is damaged or foreign, or the two do not belong together.
+        CorruptFile: A file is damaged or in another format, or the two do not match.
     """
     pixels, classes = read_images(images), read_labels(labels)
     if pixels.shape[1:] != IMAGE_SHAPE[1:]:
@@ -85,9 +85,9 @@ def _read(path: Path, magic: int, what: str) -> NDArray[np.uint8]:
     found, *shape = header.unpack_from(content)
     if found != magic:
         raise CorruptFile(f"{path} is not an idx file of {what}: it begins {found:#010x}, not {magic:#010x}.")
-    size, promised = len(content) - header.size, math.prod(shape)
-    if size != promised:
-        raise CorruptFile(f"{path} is corrupt: its header promises {promised} bytes and {size} follow.")
+    found_bytes, promised = len(content) - header.size, math.prod(shape)
+    if found_bytes != promised:
+        raise CorruptFile(f"{path} is corrupt: its header promises {promised} bytes and {found_bytes} follow.")
     return np.frombuffer(content, dtype=np.uint8, offset=header.size).reshape(shape)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from certibayes.errors import CorruptFile
+from certibayes.errors import CorruptFile, MissingPackage
 
 IMAGE_SHAPE = (3, 32, 32)
 
@@ -23,10 +23,10 @@ def read_mat(path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
         Images (N, 3, 32, 32) and the digit in each (N,), where the file writes 10 for the digit 0.
 
     Raises:
+        MissingPackage: scipy is not installed.
         CorruptFile: Not a MATLAB file, or not one with SVHN's variables, shapes and labels.
     """
-    from scipy.io import loadmat  # only SVHN needs it, and it is slow to import
-
+    loadmat = _loadmat()
     with path.open("rb") as file:
         try:
             content = loadmat(file, variable_names=["X", "y"])
@@ -43,3 +43,14 @@ def read_mat(path: Path) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     if not np.isin(labels, np.arange(1, 11)).all():
         raise CorruptFile(f"{path} is corrupt: a label is not one of 1 to 10.")
     return np.ascontiguousarray(pixels.transpose(3, 2, 0, 1)), labels % 10
+
+
+def _loadmat() -> Any:
+    # Imported where it is needed: only SVHN needs it, and it is slow to import.
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise MissingPackage(
+            'the files of SVHN are read by scipy. Install it with: pip install "certibayes[svhn]"'
+        ) from error
+    return loadmat

@@ -18,7 +18,7 @@ def transfer(url: str, partial: Path, report: Callable[[int, int | None], None])
     Args:
         url: The address.
         partial: The file to write; what it holds is kept if the server answers 206, and replaced otherwise.
-        report: Told the bytes done and the bytes in all, None where the server does not say.
+        report: Called with the bytes done and the bytes in all, None where the server does not say.
 
     Raises:
         OSError: The server refused, could not be reached or broke off; `partial` keeps what came.

@@ -1,4 +1,4 @@
-"""Doubt, measured: entropies, foreign inputs, calibration, selective accuracy; and whether Markov chains have mixed."""
+"""Uncertainty: entropies, out-of-distribution detection, calibration, selective accuracy, and chain diagnostics."""
 
 from certibayes.evaluation.adversarial import push_on
 from certibayes.evaluation.assessment import Assessment, assess

@@ -1,7 +1,7 @@
-"""Adversarial examples to measure doubt on.
+"""Adversarial examples to measure uncertainty on.
 
 ``attack`` stops where the predicted class changes, which is all that accuracy asks for. But that is at the decision
-boundary, where two classes share the probability and the entropy is near log 2 whatever the network: it would measure
+boundary, where two classes are equally probable and the entropy is near log 2 whatever the network: it would measure
 the attack, not the predictor. So what ``attack`` found is pushed on, by as many steps of projected gradient ascent on
 the cross-entropy (Madry et al., 2018; the paper's PGD),
 
@@ -14,12 +14,15 @@ supplement, which has none, nor says how they were to be made.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from certibayes.attacks import cross_entropy_loss
+from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
-from certibayes.regions import Domain, InputRegion
+from certibayes.regions import Domain, InputRegion, resolve_domain
 from certibayes.support.checks import inputs_of, labels_of, require_count
 
 
@@ -31,7 +34,7 @@ def push_on(  # noqa: PLR0913 - public
     *,
     eps: float | Tensor,
     norm: str = "linf",
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     steps: int = 20,
     batch_size: int = 500,
 ) -> Tensor:
@@ -39,21 +42,26 @@ def push_on(  # noqa: PLR0913 - public
 
     Args:
         predictor: the predictor.
-        x: clean inputs (B, ...), the centers of the balls.
+        x: clean inputs (B, ...), the centers of the balls: a tensor, an array or nested lists; as are ``y`` and
+            ``start``.
         y: their labels (B,).
         start: where to start in each ball, (B, ...).
         eps: radius, as in ``attack``.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
-        domain: smallest and largest value of an input, as in ``attack``.
+        domain: smallest and largest value of an input, as in ``attack``; by default the predictor's own.
         steps: of ascent, each 2.5 eps / steps long.
         batch_size: inputs pushed at once.
     """
     require_count(steps, "steps")
     require_count(batch_size, "batch_size")
-    region = InputRegion.around(inputs_of(x, "the inputs"), eps, norm, domain)
+    x = inputs_of(x, "the inputs")
+    region = InputRegion.around(x, eps, norm, resolve_domain(domain, predictor))
+    begin = inputs_of(start, "the starts").to(region.center)
+    if begin.shape != region.center.shape:
+        raise InvalidInput(f"starts have shape {tuple(begin.shape)}, and inputs {tuple(x.shape)}; give one per input.")
     labels = labels_of(y, predictor.classes, len(region)).to(region.center.device)
     parts = [slice(first, first + batch_size) for first in range(0, len(region), batch_size)]
-    pushed = [_climb(predictor, region.take(part), labels[part], start[part], steps) for part in parts]
+    pushed = [_climb(predictor, region.take(part), labels[part], begin[part], steps) for part in parts]
     return torch.cat(pushed) if pushed else region.center
 
 

@@ -1,10 +1,10 @@
-"""Everything that is measured about a predictor's doubt, on familiar, foreign and attacked inputs."""
+"""``assess``: a predictor's uncertainty on in-distribution, out-of-distribution and adversarial inputs."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -13,16 +13,16 @@ from certibayes.errors import InvalidInput
 from certibayes.evaluation.adversarial import push_on
 from certibayes.evaluation.calibration import Reliability, accuracy, brier_score, negative_log_likelihood, reliability
 from certibayes.evaluation.detection import SCORES, Histogram, detect, histogram, likelihood_ratio, score_of
-from certibayes.evaluation.entropy import Uncertainty, uncertainty
+from certibayes.evaluation.entropy import Uncertainty, described, uncertainty
 from certibayes.evaluation.selective import RiskCoverage, risk_coverage
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain
-from certibayes.support.checks import labels_of
+from certibayes.support.checks import inputs_of, labels_of
 
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """A predictor's doubt.
+    """A predictor's uncertainty.
 
     Attributes:
         inside: on in-distribution inputs, n of them.
@@ -38,6 +38,15 @@ class Assessment:
     attacked: Uncertainty | None = None
     attack: Attacked | None = None
 
+    def __repr__(self) -> str:
+        parts = {"in distribution:": self.inside, "out of distribution:": self.outside}
+        if self.attacked is not None:
+            parts["adversarial:"] = self.attacked
+        right = accuracy(self.inside.log_probabilities, self.labels)
+        robust = "" if self.attack is None else f", robust accuracy {self.attack.robust_accuracy:.1%}"
+        lines = [f"  {name:<21}{described(each)}" for name, each in parts.items()]
+        return "\n".join([f"Assessment(accuracy {right:.1%}{robust}, ECE {self.reliability.error:.4f})", *lines])
+
     @property
     def reliability(self) -> Reliability:
         """Confidence against accuracy, in distribution."""
@@ -50,7 +59,7 @@ class Assessment:
 
     @property
     def sets(self) -> dict[str, Uncertainty]:
-        """The doubt by set of inputs: ``in``, ``out`` and, if there was an attack, ``adversarial``."""
+        """The uncertainty by set of inputs: ``in``, ``out`` and, if there was an attack, ``adversarial``."""
         found = {"in": self.inside, "out": self.outside}
         return found if self.attacked is None else {**found, "adversarial": self.attacked}
 
@@ -58,12 +67,12 @@ class Assessment:
         """Histograms of a score on each set, over the same bins."""
         classes = self.inside.log_probabilities.shape[-1]
         largest = 1.0 if score == "max_probability" else math.log(classes)
-        return {name: histogram(score_of(doubt, score), largest, bins) for name, doubt in self.sets.items()}
+        return {name: histogram(score_of(each, score), largest, bins) for name, each in self.sets.items()}
 
     def summary(self) -> dict[str, Any]:
         """Return all figures: a dictionary for each set, one for detection by each score, and the likelihood ratio."""
         logs = self.inside.log_probabilities
-        figures: dict[str, Any] = {name: _means(doubt) for name, doubt in self.sets.items()}
+        figures: dict[str, Any] = {name: _means(each) for name, each in self.sets.items()}
         figures["in"] |= {
             "accuracy": accuracy(logs, self.labels),
             "nll": negative_log_likelihood(logs, self.labels),
@@ -89,25 +98,26 @@ def assess(  # noqa: PLR0913 - public
     *,
     eps: float | Tensor | None = None,
     norm: str = "linf",
-    domain: Domain = None,
+    domain: Domain | Literal["predictor"] = "predictor",
     steps: int = 20,
     restarts: int = 2,
     seed: int = 0,
 ) -> Assessment:
-    """Measure a predictor's doubt on familiar, foreign and, where ``eps`` is given, attacked inputs.
+    """Measure a predictor's uncertainty in and out of distribution and, where ``eps`` is given, under attack.
 
     Args:
         predictor: such as ``posterior.predictor()``.
-        x: in-distribution inputs, (n, ...).
+        x: in-distribution inputs, (n, ...): a tensor, an array or nested lists; as are ``y`` and ``outside``.
         y: their labels, (n,).
         outside: out-of-distribution inputs of the same shape, (m, ...); labels are not needed.
         eps: radius of adversarial examples of ``x``: PGD away from ``y``, then pushed on (``push_on``).
         norm: of the ball of adversarial examples: ``"linf"``, ``"l2"`` or ``"l1"``.
-        domain: smallest and largest value of an input, for the attack.
+        domain: smallest and largest value of an input, for the attack; by default the predictor's own.
         steps: iterations of the attack.
         restarts: of the attack.
         seed: of the attack.
     """
+    x, outside = inputs_of(x, "the in-distribution inputs"), inputs_of(outside, "the out-of-distribution inputs")
     for inputs, which in ((x, "in-distribution"), (outside, "out-of-distribution")):
         if len(inputs) == 0:
             raise InvalidInput(f"there are no {which} inputs.")
@@ -128,15 +138,15 @@ def assess(  # noqa: PLR0913 - public
     return Assessment(_cpu(uncertainty(predictor, x)), y.cpu(), _cpu(uncertainty(predictor, outside)), attacked, found)
 
 
-def _cpu(doubt: Uncertainty) -> Uncertainty:
-    return Uncertainty(*(tensor.cpu() for tensor in vars(doubt).values()))
+def _cpu(found: Uncertainty) -> Uncertainty:
+    return Uncertainty(*(tensor.cpu() for tensor in vars(found).values()))
 
 
-def _means(doubt: Uncertainty) -> dict[str, float]:
+def _means(found: Uncertainty) -> dict[str, float]:
     """Mean of every quantity, and the standard error of the mean of both entropies over inputs (0 for one input)."""
     names = ("expected_entropy", "predictive_entropy", "mutual_information", "max_probability", "disagreement")
-    means: dict[str, float] = {"n": len(doubt)} | {name: float(getattr(doubt, name).mean()) for name in names}
+    means: dict[str, float] = {"n": len(found)} | {name: float(getattr(found, name).mean()) for name in names}
     for name in names[:2]:
-        values: Tensor = getattr(doubt, name)
+        values: Tensor = getattr(found, name)
         means[f"{name}_se"] = float(values.std(correction=0)) / math.sqrt(max(len(values) - 1, 1))
     return means

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.support.checks import require_count, require_labels
+from certibayes.support.checks import labels_of, require_count
+from certibayes.support.tensors import as_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +19,16 @@ class Reliability:
     Attributes:
         counts: predictions in each bin, (bins,).
         confidence: their mean confidence, (bins,); NaN where there are none.
-        accuracy: the share of them that is right, (bins,); NaN where there are none.
+        accuracy: the fraction of them that is right, (bins,); NaN where there are none.
     """
 
     counts: Tensor
     confidence: Tensor
     accuracy: Tensor
+
+    def __repr__(self) -> str:
+        count = int(self.counts.sum())
+        return f"Reliability({count} predictions in {len(self.counts)} bins, calibration error {self.error:.4f})"
 
     @property
     def error(self) -> float:
@@ -46,7 +51,7 @@ def reliability(log_probabilities: Tensor, labels: Tensor, bins: int = 15) -> Re
         bins: number of intervals.
     """
     require_count(bins, "bins")
-    _require_predictions(log_probabilities, labels)
+    log_probabilities, labels = _predictions(log_probabilities, labels)
     confidence, predicted = log_probabilities.double().exp().max(-1)
     right = (predicted == labels).double()
     place = (confidence * bins).ceil().long().clamp(1, bins) - 1
@@ -71,14 +76,14 @@ def expected_calibration_error(log_probabilities: Tensor, labels: Tensor, bins: 
 
 
 def accuracy(log_probabilities: Tensor, labels: Tensor) -> float:
-    """Share of predictions (B, C) whose most probable class is the label (B,)."""
-    _require_predictions(log_probabilities, labels)
+    """Fraction of predictions (B, C) whose most probable class is the label (B,)."""
+    log_probabilities, labels = _predictions(log_probabilities, labels)
     return float((log_probabilities.argmax(-1) == labels).double().mean())
 
 
 def negative_log_likelihood(log_probabilities: Tensor, labels: Tensor) -> float:
     """Mean of -log p_y in nats, over predictions (B, C) and labels (B,); infinite if some label was ruled out."""
-    _require_predictions(log_probabilities, labels)
+    log_probabilities, labels = _predictions(log_probabilities, labels)
     return -float(log_probabilities.double().gather(-1, labels[:, None]).mean())
 
 
@@ -92,15 +97,17 @@ def brier_score(log_probabilities: Tensor, labels: Tensor) -> float:
         log_probabilities: (B, C).
         labels: (B,).
     """
-    _require_predictions(log_probabilities, labels)
+    log_probabilities, labels = _predictions(log_probabilities, labels)
     probabilities = log_probabilities.double().exp()
     truth = torch.arange(probabilities.shape[-1], device=labels.device) == labels[:, None]
     return float((probabilities - truth.double()).square().sum(-1).mean())
 
 
-def _require_predictions(log_probabilities: Tensor, labels: Tensor | None) -> None:
+def _predictions(log_probabilities: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return log-probabilities (B, C) and labels (B,), given as tensors, arrays or lists, as tensors, or raise."""
     if labels is None:
         raise InvalidInput("calibration compares predictions with labels; pass the labels, (B,).")
+    log_probabilities = as_tensor(log_probabilities, "the log-probabilities")
     if log_probabilities.dim() != 2 or len(log_probabilities) == 0:
         raise InvalidInput(f"predictions must have shape (B, C) with B > 0, got {tuple(log_probabilities.shape)}.")
     # -inf is the logarithm of a class that was ruled out.
@@ -108,4 +115,4 @@ def _require_predictions(log_probabilities: Tensor, labels: Tensor | None) -> No
         raise InvalidInput(
             "log-probabilities are numbers up to 0; these hold NaN or larger ones. Logits need log_softmax first."
         )
-    require_labels(labels, log_probabilities.shape[-1], len(log_probabilities))
+    return log_probabilities, labels_of(labels, log_probabilities.shape[-1], len(log_probabilities))

@@ -1,6 +1,6 @@
 """Whether Markov chains have run long enough: R-hat and effective sample size, of predictions and of weights.
 
-M chains of n draws each estimate the spread of a quantity twice: within chains, by the mean W of their variances, and
+M chains of n draws each estimate the variance of a quantity twice: within chains, by the mean W of their variances, and
 across them, by adding the variance B/n of their means. Chains that have found the same distribution agree on both:
 
     R-hat = sqrt( ((n - 1)/n W + B/n) / W )  ->  1,          ESS = M n / (1 + 2 sum_t rho_t),
@@ -15,9 +15,9 @@ What is measured matters. Hidden units may swap places without any change of the
 can still disagree on weights: the verdict is about predictions. Ranks do not change under a monotone map, so class
 probabilities are followed as log-odds, which tell apart what float64 rounds to 0 or 1.
 
-A chain that stands still says nothing about the posterior, yet the formulas then give 0/0, or an ESS as large as the
+A chain that does not move says nothing about the posterior, yet the formulas then give 0/0, or an ESS as large as the
 number of draws. A quantity is called stuck if some chain never changes it. If other draws differ, this chain has
-provably missed something: R-hat is infinite and ESS 0. If all draws of all chains are the same, nothing can be told
+provably missed something: R-hat is infinite and ESS 0. If all draws of all chains are the same, nothing is known
 (the value may be right, as for a saturated output, or every move was rejected): both are NaN.
 """
 
@@ -33,7 +33,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput, MissingPackage
 from certibayes.posteriors import Posterior, Samples
-from certibayes.support.checks import require_count, require_floats
+from certibayes.support.checks import inputs_of, require_count
 from certibayes.support.seeds import derived_seed
 
 RHAT_BAR = 1.01
@@ -42,7 +42,7 @@ RHAT_BAR = 1.01
 ESS_BAR = 100
 """Vehtari et al. (2021): effective draws for each chain, below which R-hat and ESS themselves cannot be trusted."""
 
-LEAST_DRAWS = 4
+MIN_DRAWS = 4
 """Draws in a chain, so that each half has a variance."""
 
 
@@ -51,8 +51,8 @@ class Convergence:
     """R-hat and effective sample size of each of a set of quantities, all of the same shape.
 
     Attributes:
-        rhat: rank-normalized split R-hat, float64; infinite where a chain is shown to be stuck, NaN where nothing can
-            be told.
+        rhat: rank-normalized split R-hat, float64; infinite where a chain is shown to be stuck, NaN where nothing is
+            known.
         ess: bulk effective sample size, float64; 0 and NaN likewise. It may exceed the number of draws, where draws
             alternate around their mean.
         stuck: whether some chain never changes the quantity.
@@ -62,8 +62,15 @@ class Convergence:
     ess: Tensor
     stuck: Tensor
 
+    def __repr__(self) -> str:
+        figures = self.summary()
+        parts = [f"{figures['count']} quantities", f"{figures['stuck']} stuck"]
+        if figures["rhat_max"] is not None and figures["ess_min"] is not None:
+            parts[1:1] = [f"largest R-hat {figures['rhat_max']:.3f}", f"smallest ESS {figures['ess_min']:.0f}"]
+        return f"Convergence({', '.join(parts)})"
+
     def summary(self) -> dict[str, float | int | None]:
-        """Return the figures that matter over all quantities that can be told; None if there are none."""
+        """Return the figures that matter over all quantities of which they are known; None if there are none."""
         return {
             "count": self.rhat.numel(),
             "rhat_median": _quantile(self.rhat, 0.5, "higher"),
@@ -91,15 +98,24 @@ class Diagnostics:
     predictions: Convergence
     weights: Convergence
 
+    def __repr__(self) -> str:
+        chains = "1 chain" if self.chains == 1 else f"{self.chains} chains"
+        return (
+            f"Diagnostics({chains} of {self.draws} draws)\n"
+            f"  predictions: {self.predictions}\n"
+            f"  weights:     {self.weights}\n"
+            f"  verdict:     {self.verdict}"
+        )
+
     @property
     def passed(self) -> bool:
         """Whether predictions clear both usual bars and none is stuck; no proof that the chains have converged."""
-        return self._judge()[0]
+        return self._passed_and_verdict()[0]
 
     @property
     def verdict(self) -> str:
         """What the figures mean for the predictions, in one sentence."""
-        return self._judge()[1]
+        return self._passed_and_verdict()[1]
 
     @property
     def chance(self) -> float:
@@ -132,10 +148,10 @@ class Diagnostics:
             "verdict": self.verdict,
         }
 
-    def _judge(self) -> tuple[bool, str]:
+    def _passed_and_verdict(self) -> tuple[bool, str]:
         who = "the chain has" if self.chains == 1 else "chains have"
         count, stuck = self.predictions.rhat.numel(), int(self.predictions.stuck.sum())
-        needed = LEAST_DRAWS * (2 if self.chains == 1 else 1)
+        needed = MIN_DRAWS * (2 if self.chains == 1 else 1)
         if self.draws < needed:
             return (
                 False,
@@ -145,8 +161,8 @@ class Diagnostics:
             who, which = ("the chain is", "it") if self.chains == 1 else ("chains are", "some chain")
             return False, f"{who} stuck: {stuck} of {count} predictions never change along {which}."
         figures = self.predictions.summary()
-        worst, least = figures["rhat_max"], figures["ess_min"]
-        assert worst is not None and least is not None  # known wherever nothing is stuck and draws suffice
+        worst, smallest = figures["rhat_max"], figures["ess_min"]
+        assert worst is not None and smallest is not None  # known wherever nothing is stuck and draws suffice
         reaches = f"R-hat of predictions reaches {worst:.3f}"
         if worst > max(RHAT_BAR, self.chance):
             return False, f"{who} not mixed: {reaches}; {RHAT_BAR} is the usual bar."
@@ -156,13 +172,14 @@ class Diagnostics:
                 f"it to {self.chance:.3f}."
             )
         bar = ESS_BAR * self.chains
-        if least < bar:
+        if smallest < bar:
             return False, (
-                f"{who} too few effective draws: some prediction rests on {least:.0f}, and {bar} is the usual bar, "
+                f"{who} too few effective draws: some prediction rests on {smallest:.0f}, and {bar} is the usual bar, "
                 f"although {reaches} only."
             )
         caveat = ", though one chain cannot show what others would find" if self.chains == 1 else ""
-        return True, f"no sign of trouble: {reaches} and every effective sample size is at least {least:.0f}{caveat}."
+        enough = f"every effective sample size is at least {smallest:.0f}"
+        return True, f"no sign of trouble: {reaches} and {enough}{caveat}."
 
 
 @torch.no_grad()
@@ -183,7 +200,7 @@ def diagnose(posterior: Posterior, x: Tensor, *, weights: int = 1000, seed: int 
         MissingPackage: ArviZ is not installed.
     """
     require_count(weights, "weights")
-    require_floats(x, "the inputs")
+    x = inputs_of(x, "the inputs")
     if len(x) == 0:
         raise InvalidInput("there are no inputs to predict.")
     if not isinstance(posterior, Samples) or "chains" not in posterior.metadata:
@@ -225,7 +242,7 @@ def _some_weights(posterior: Samples, number: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(derived_seed(seed, "diagnostics"))
     chosen = torch.randperm(total, generator=generator)[:number].sort().values
     picked, start = [], 0
-    for tensor in flat:  # one by one, for all weights of all samples together may not fit in memory twice
+    for tensor in flat:  # one by one, for all weights of all samples at once may not fit in memory twice
         here = chosen[(chosen >= start) & (chosen < start + tensor.shape[1])] - start
         picked.append(tensor[:, here.to(tensor.device)])
         start += tensor.shape[1]
@@ -245,19 +262,19 @@ def _convergence(series: Tensor, chains: int) -> Convergence:
     # Whole sequences only: ArviZ would leave out the middle draw, which may be the only one that differs.
     used = values[:, draws % (4 if chains == 1 else 2) :]
     rhat, ess = np.full(count, np.nan), np.full(count, np.nan)
-    if draws < LEAST_DRAWS:
+    if draws < MIN_DRAWS:
         stuck = (values == values[:, :1]).all(1).any(0) & (draws > 1)
     else:
         stuck = (used == used[:, :1]).all(1).any(0)
         differs = (used != used[:1, :1]).any((0, 1))
         rhat[stuck & differs], ess[stuck & differs] = np.inf, 0.0
         moving = used[..., ~stuck]
-        # Draws that change only between sequences have W = 0 and hence, rightly, an infinite R-hat.
+        # Draws that change only between sequences have W = 0 and so, rightly, an infinite R-hat.
         with np.errstate(divide="ignore", invalid="ignore"):
             ess[~stuck] = arviz.ess(moving, chain_axis=0, draw_axis=1, method="bulk")
             if chains == 1:
                 moving = moving.reshape(2, moving.shape[1] // 2, -1)
-            if moving.shape[1] >= LEAST_DRAWS:
+            if moving.shape[1] >= MIN_DRAWS:
                 rhat[~stuck] = arviz.rhat(moving, chain_axis=0, draw_axis=1, method="rank")
     return Convergence(*(torch.from_numpy(result).reshape(shape) for result in (rhat, ess, stuck)))
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
-from certibayes.support.checks import require_count, require_floats
+from certibayes.support.checks import inputs_of, require_count
 
 
 def entropy(log_probabilities: Tensor) -> Tensor:
@@ -50,6 +50,9 @@ class Uncertainty:
     def __len__(self) -> int:
         return len(self.predictive_entropy)
 
+    def __repr__(self) -> str:
+        return f"Uncertainty({described(self)})"
+
     @property
     def mutual_information(self) -> Tensor:
         """The part of the entropy that is due to the weights."""
@@ -66,13 +69,22 @@ class Uncertainty:
         return self.log_probabilities.argmax(-1)
 
 
+def described(found: Uncertainty) -> str:
+    """Return means over all predictions, in a line."""
+    if not len(found):
+        return "no predictions"
+    entropies = f"mean entropy {float(found.predictive_entropy.mean()):.4f}"
+    weights = f"{float(found.mutual_information.mean()):.4f} of it due to the weights"
+    return f"{len(found)} predictions, {entropies}, {weights}, confidence {float(found.max_probability.mean()):.1%}"
+
+
 @torch.no_grad()
 def uncertainty(predictor: Predictor, x: Tensor, batch_size: int = 500) -> Uncertainty:
-    """Measure the uncertainty of a predictor at inputs ``x`` (B, ...)."""
+    """Measure the uncertainty of a predictor at inputs ``x`` (B, ...): a tensor, an array or nested lists."""
     if predictor.task != "classification":
         raise InvalidInput("entropies are of class probabilities; this predictor does regression.")
     require_count(batch_size, "batch_size")
-    require_floats(x, "the inputs")
+    x = inputs_of(x, "the inputs")
     parts: list[tuple[Tensor, ...]] = []
     for part in x.split(batch_size):
         each = predictor.sample_log_probabilities(part.to(predictor.device))

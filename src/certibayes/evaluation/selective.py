@@ -1,7 +1,7 @@
 """Selective prediction: how accurate a predictor is where it is sure enough to answer.
 
 A predictor that answers only the fraction c of inputs it is least uncertain about (its coverage) has the selective risk
-r(c), the share of wrong ones among the answers. See El-Yaniv & Wiener, "On the Foundations of Noise-free Selective
+r(c), the fraction of wrong ones among the answers. See El-Yaniv & Wiener, "On the Foundations of Noise-free Selective
 Classification", JMLR 2010, and Geifman & El-Yaniv, "Selective Classification for Deep Neural Networks", NeurIPS 2017.
 """
 
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.support.checks import require_count, require_floats
+from certibayes.support.checks import inputs_of, require_count
+from certibayes.support.tensors import as_tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +24,15 @@ class RiskCoverage:
 
     Attributes:
         coverage: k/B for k = 1..B, (B,).
-        risk: share of wrong answers among the k least uncertain predictions, (B,).
+        risk: fraction of wrong answers among the k least uncertain predictions, (B,).
     """
 
     coverage: Tensor
     risk: Tensor
+
+    def __repr__(self) -> str:
+        answered = ", ".join(f"{self.accuracy_at(c):.1%} at coverage {c:g}" for c in (1.0, 0.5))
+        return f"RiskCoverage({len(self.risk)} points, area {self.area:.4f}, accuracy {answered})"
 
     @property
     def area(self) -> float:
@@ -62,7 +67,7 @@ def risk_coverage(scores: Tensor, right: Tensor) -> RiskCoverage:
         scores: uncertainty of each prediction, (B,).
         right: whether it is right, (B,), bool.
     """
-    require_floats(scores, "the scores")
+    scores, right = inputs_of(scores, "the scores"), as_tensor(right, "the truth values")
     if right.dtype != torch.bool or scores.dim() != 1 or right.shape != scores.shape or len(scores) == 0:
         raise InvalidInput(
             "a risk-coverage curve needs a score and a truth value (predicted == labels) for each prediction, both "
@@ -71,5 +76,5 @@ def risk_coverage(scores: Tensor, right: Tensor) -> RiskCoverage:
     _, level, ties = scores.double().cpu().unique(return_inverse=True, return_counts=True)
     wrong = torch.zeros(len(ties), dtype=torch.float64).index_add(0, level, (~right).double().cpu()) / ties
     answered = torch.arange(1, len(scores) + 1, dtype=torch.float64)
-    # unique() sorts, so spreading each level over its ties puts the least uncertain first.
+    # unique() sorts, so repeating each level over its ties puts the least uncertain first.
     return RiskCoverage(answered / len(scores), wrong.repeat_interleave(ties).cumsum(0) / answered)

@@ -45,12 +45,12 @@ def histogram_panel(axes: Axes, histograms: Mapping[str, Mapping[str, Sequence[f
     all others would vanish.
     """
     for name, color in (("in", INSIDE), ("out", OUTSIDE)):
-        values = [100 * share for share in histograms[name]["shares"]]
+        values = [100 * share for share in histograms[name]["fractions"]]
         axes.stairs(values, histograms[name]["edges"], fill=True, color=color, alpha=0.6)
         axes.stairs(values, histograms[name]["edges"], color=color, linewidth=0.8)
     if "adversarial" in histograms:
         found = histograms["adversarial"]
-        axes.stairs([100 * share for share in found["shares"]], found["edges"], color=ATTACKED, linewidth=1.2)
+        axes.stairs([100 * share for share in found["fractions"]], found["edges"], color=ATTACKED, linewidth=1.2)
     axes.set_xlim(0, histograms["in"]["edges"][-1])
     axes.set_yscale("function", functions=(lambda share: np.sqrt(np.maximum(share, 0)), np.square))
     axes.set_ylim(0, 100)

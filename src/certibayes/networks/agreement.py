@@ -61,7 +61,7 @@ def require_agreement(
 
 
 def _rows(example: Tensor) -> Tensor:
-    """Return inputs at which a wrong graph is not right by chance: the example, and random ones of several sizes."""
+    """Return inputs at which a wrong graph is not right by chance: the example, and random ones, small and large."""
     generator = torch.Generator().manual_seed(0)
     shape = (2, *example.shape[1:])
     uniform = torch.rand(shape, generator=generator, dtype=torch.float64)
@@ -95,7 +95,7 @@ def _compare(
             f"the traced graph of {name} does not compute what the module computes. Its forward depends on something "
             "other than its input: random numbers, the number of calls, or the values of tensors."
         )
-    for row, together in zip(rows, expected, strict=True):
+    for row, in_batch in zip(rows, expected, strict=True):
         try:
             alone = original(row[None].clone())
         except Exception as error:
@@ -104,7 +104,7 @@ def _compare(
                 "batch; write flatten(1), or squeeze the dimensions you mean."
             ) from error
         # Where squeeze() drops the dimension of a batch of one, the numbers are still those of the one input.
-        if not isinstance(alone, Tensor) or not _close(alone.flatten(), together.flatten(), tolerance):
+        if not isinstance(alone, Tensor) or not _close(alone.flatten(), in_batch.flatten(), tolerance):
             raise UnsupportedLayer(
                 f"{name} mixes the examples of a batch: an input's output depends on the inputs beside it, so nothing "
                 "can be proved about one input."
@@ -112,7 +112,7 @@ def _compare(
 
 
 def _close(one: Tensor, other: Tensor, tolerance: float) -> bool:
-    """Tell whether two tensors differ by no more than a fraction of their largest value, and overflow together."""
+    """Tell whether two tensors differ by no more than a fraction of their largest value, and overflow alike."""
     if one.shape != other.shape:
         return False
     finite = other[other.isfinite()]

@@ -1,6 +1,6 @@
 """Architectures by name: the paper's networks and two of the robustness literature.
 
-Each returns an ordinary ``nn.Sequential`` with torch's own initialisation, drawn from ``seed`` alone, and carries
+Each returns an ordinary ``nn.Sequential`` with torch's own initialization, drawn from ``seed`` alone, and carries
 ``input_shape``. Inputs are images in [0, 1]; put ``Normalize`` in front if you want them standardized.
 """
 
@@ -56,11 +56,11 @@ def mlp(
 def _paper_cnn(
     channels: tuple[int, int], dense: int, input_shape: tuple[int, int, int], outputs: int, seed: int
 ) -> nn.Sequential:
-    planes, height, width = input_shape
+    channels_in, height, width = input_shape
     flat = channels[1] * ((height - 6) // 2) * ((width - 6) // 2)
     with _seeded(seed):
         layers = [
-            nn.Conv2d(planes, channels[0], 4),
+            nn.Conv2d(channels_in, channels[0], 4),
             nn.ReLU(),
             nn.Conv2d(channels[0], channels[1], 4),
             nn.ReLU(),
@@ -92,18 +92,18 @@ def _gowal_cnn(
     outputs: int,
     seed: int,
 ) -> nn.Sequential:
-    planes, height, width = input_shape
+    channels_in, height, width = input_shape
     layers: list[nn.Module] = []
     with _seeded(seed):
         for filters, kernel, stride in convolutions:
-            layers += [nn.Conv2d(planes, filters, kernel, stride), nn.ReLU()]
-            planes = filters
+            layers += [nn.Conv2d(channels_in, filters, kernel, stride), nn.ReLU()]
+            channels_in = filters
             height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
         layers.append(nn.Flatten())
-        features = planes * height * width
-        for size in dense:
-            layers += [nn.Linear(features, size), nn.ReLU()]
-            features = size
+        features = channels_in * height * width
+        for units in dense:
+            layers += [nn.Linear(features, units), nn.ReLU()]
+            features = units
         layers.append(nn.Linear(features, outputs))
     return _network(input_shape, layers)
 
@@ -141,7 +141,7 @@ def build(name: str, input_shape: tuple[int, ...], outputs: int, seed: int = 0, 
         name: a key of ``BY_NAME``.
         input_shape: shape of one example.
         outputs: number of classes or regression outputs.
-        seed: of the initialisation.
+        seed: of the initialization.
         **settings: what the architecture takes beyond these, such as ``hidden`` for ``mlp``.
     """
     if name not in BY_NAME:

@@ -20,6 +20,9 @@ from certibayes.support.stacks import Params
 
 Value = TypeVar("Value")
 
+SHOWN = 12
+"""Operations that the repr of a graph names at most."""
+
 INPUT = "input"
 """The name under which nodes refer to the network's input."""
 
@@ -55,13 +58,20 @@ class Graph:
         nodes: the operations in order.
         input_shape: shape of one example.
         parameters: names of the trainable parameters, in the module's order.
-        buffers: names of the tensors that travel with the parameters but are not inferred.
+        buffers: names of the other tensors that the graph needs, which are not inferred.
     """
 
     nodes: tuple[Node, ...]
     input_shape: tuple[int, ...]
     parameters: tuple[str, ...]
     buffers: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        kinds = [type(node.operation).__name__ for node in self.nodes]
+        if len(kinds) > SHOWN:
+            kinds = [*kinds[: SHOWN - 2], f"{len(kinds) - SHOWN + 1} more", kinds[-1]]
+        shapes = f"{self.input_shape} -> {self.output_shape}" if self.nodes else f"{self.input_shape}, empty"
+        return f"Graph({shapes}: {', '.join(kinds)})" if kinds else f"Graph({shapes})"
 
     @property
     def output_shape(self) -> tuple[int, ...]:

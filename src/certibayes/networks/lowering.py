@@ -1,7 +1,7 @@
 """From torch's modules and functions to our operations: one short entry each.
 
 A module's entry returns the operation and, by role, the attributes that hold its weights. A function's entry
-has the signature of the function it stands for; tensor arguments arrive as ``torch.fx`` nodes. Register your own
+has the signature of the function it stands for; tensor arguments are ``torch.fx`` nodes. Register your own
 with ``lower_module`` and ``lower_function``; later registrations win.
 """
 

@@ -31,6 +31,11 @@ class Normalize(nn.Module):
         if not bool((self.std > 0).all() & torch.isfinite(self.std).all() & torch.isfinite(self.mean).all()):
             raise InvalidInput(f"mean must be finite and std positive, got {mean} and {std}.")
 
+    def extra_repr(self) -> str:
+        """Show mean and standard deviation in the repr of the network."""
+        mean, std = ([round(value, 6) for value in values.tolist()] for values in (self.mean, self.std))
+        return f"mean={mean}, std={std}"
+
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise a batch (B, C, ...)."""
+        """Normalize a batch (B, C, ...)."""
         return NormalizeOperation().evaluate({"mean": self.mean, "std": self.std}, x)

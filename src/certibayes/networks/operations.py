@@ -1,7 +1,7 @@
 """The vocabulary of our graphs: what one node of a network computes.
 
 An operation is a frozen dataclass of plain settings with one method, ``evaluate``. It holds no tensors: its
-weights arrive by *role* ("weight", "bias", "running_mean", ...), so the same operation serves every posterior
+weights are given by *role* ("weight", "bias", "running_mean", ...), so the same operation serves every posterior
 sample. Bounds are not here; ``certibayes.bounds`` maps each operation type to its rules.
 """
 

@@ -1,7 +1,7 @@
 """What a module runs that its trace would not show is found and refused: nothing may be dropped silently.
 
 A layer with an entry of its own is lowered by its type and its weights. Hooks, a patched ``forward`` and weights that
-are made anew at every call are none of these, so the graph would compute something else than the module.
+are computed at every call are none of these, so the graph would compute something else than the module.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _require_plain_part(where: str, path: str, part: nn.Module, leaves: Collecti
             )
         if type(hook).__name__ in _REMEDIES:
             raise UnsupportedLayer(
-                f"the weights of {where} are computed anew at every call ({type(hook).__name__}). Make them plain: "
+                f"the weights of {where} are computed at every call ({type(hook).__name__}). Make them plain: "
                 f"{_REMEDIES[type(hook).__name__].format(layer=layer)}."
             )
     if part._forward_hooks or part._forward_pre_hooks:

@@ -38,10 +38,10 @@ def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, An
     Two batch sizes are run: every activation must keep the batch in front, in the precision of the example.
     """
     recorders = []
-    for size in (2, 3):
+    for count in (2, 3):
         recorder = _Recorder(traced)
         try:
-            recorder.run(example.expand(size, *example.shape[1:]).contiguous())
+            recorder.run(example.expand(count, *example.shape[1:]).contiguous())
         except UnsupportedLayer:
             raise
         except Exception as error:  # whatever forward does

@@ -41,6 +41,11 @@ class Network(NamedTuple):
     buffers: dict[str, Tensor]
     frozen: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        weights = sum(p.numel() for p in self.params.values())
+        frozen = f", {len(self.frozen)} of them frozen" if self.frozen else ""
+        return f"Network({self.graph}, {weights} weights in {len(self.params)} parameters{frozen})"
+
     def with_constants(self) -> Network:
         """Return the network with its frozen parameters among the buffers, which inference leaves alone."""
         used = {name for node in self.graph.nodes for name in node.roles.values()}
@@ -150,20 +155,20 @@ def symbolic_trace(module: nn.Module) -> fx.GraphModule:
         ) from error
 
 
-def unknown_calls(traced: fx.GraphModule) -> list[str]:
-    """Names of the layers and functions in ``traced`` that have no entry."""
-    unknown = []
+def _unknown_calls(traced: fx.GraphModule) -> dict[fx.Node, str]:
+    """Names of the layers and functions in ``traced`` that have no entry, by call."""
+    unknown: dict[fx.Node, str] = {}
     for node in traced.graph.nodes:
         if node.op == "call_module":
             leaf = traced.get_submodule(str(node.target))
             if type(leaf) not in lowering.modules:
-                unknown.append(f"{type(leaf).__name__} (at {node.target!r})")
+                unknown[node] = f"{type(leaf).__name__} (at {node.target!r})"
         elif (
             node.op in ("call_function", "call_method")
             and not _is_shape_arithmetic(node)
             and node.target not in lowering.functions
         ):
-            unknown.append(getattr(node.target, "__name__", str(node.target)))
+            unknown[node] = getattr(node.target, "__name__", str(node.target))
     return unknown
 
 
@@ -174,28 +179,24 @@ def module_operations(traced: fx.GraphModule) -> list[operations.Operation]:
     return [operation for operation in lowered if operation is not None]
 
 
-def unsupported(names: list[str]) -> UnsupportedLayer:
-    """Make the error that names unknown layers."""
-    return UnsupportedLayer(
-        f"no rules for: {', '.join(names)}. Supported: {', '.join(supported_layers())}. To add a layer, register it "
-        "with certibayes.networks.lower_module (or lower_function) and give its bounds with "
+def require_known_calls(traced: fx.GraphModule) -> None:
+    """Raise unless every layer and function has an entry; the error names those that have none."""
+    unknown = _unknown_calls(traced)
+    if not unknown:
+        return
+    last = _output_of(traced)
+    if isinstance(last, fx.Node) and last.target in (torch.log, "log"):
+        last = last.args[0]
+    name = unknown.get(last, "") if isinstance(last, fx.Node) else ""
+    if name.split(" ")[0].lower().replace("_", "") in ("softmax", "logsoftmax"):
+        raise UnsupportedLayer(
+            f"the network ends in {name}. A network returns logits, so leave the softmax off: the likelihood and the "
+            "predictor apply it. Of an nn.Sequential pass net[:-1]."
+        )
+    raise UnsupportedLayer(
+        f"no rules for: {', '.join(unknown.values())}. Supported: {', '.join(supported_layers())}. To add a layer, "
+        "register it with certibayes.networks.lower_module (or lower_function) and give its bounds with "
         "certibayes.bounds.register; CONTRIBUTING.md has a skeleton to copy."
-    )
-
-
-def _softmax_head(traced: fx.GraphModule) -> UnsupportedLayer | None:
-    """Make the error for a network whose last layer is a softmax, which many classifiers have; None for all others."""
-    output = _output_of(traced)
-    if not isinstance(output, fx.Node) or output.op not in ("call_module", "call_function", "call_method"):
-        return None
-    called = type(traced.get_submodule(str(output.target))) if output.op == "call_module" else output.target
-    name = getattr(called, "__name__", str(called))
-    if name.lower().replace("_", "") not in ("softmax", "logsoftmax"):
-        return None
-    return UnsupportedLayer(
-        f"the network ends in {name}. Leave it off, so that the network returns logits: the likelihood applies the "
-        "softmax itself, and predictors return log-probabilities. Of an nn.Sequential that is net[:-1]; elsewhere "
-        "return from forward what goes into the softmax."
     )
 
 
@@ -204,7 +205,7 @@ def _example(module: nn.Module, example: Tensor | None) -> Tensor:
         shape = infer_input_shape(module)
         if shape is None:
             raise InvalidInput(
-                f"the input shape of {type(module).__name__} cannot be told from its layers. Pass an example batch "
+                f"the input shape of {type(module).__name__} cannot be inferred from its layers. Pass an example batch "
                 "(or input_shape=...), or set module.input_shape = (channels, height, width)."
             )
         example = torch.full((1, *shape), 0.5)
@@ -241,9 +242,7 @@ def _is_shape_arithmetic(node: fx.Node) -> bool:
 
 
 def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tuple[Graph, dict[str, Tensor]]:
-    unknown = unknown_calls(traced)
-    if unknown:
-        raise _softmax_head(traced) or unsupported(unknown)
+    require_known_calls(traced)
     if sum(call.op == "placeholder" for call in traced.graph.nodes if call.users or call.prev.op == "root") > 1:
         raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
     values = recorded_values(traced, example)

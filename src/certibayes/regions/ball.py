@@ -28,8 +28,8 @@ ROUNDS = 6
 HALVINGS = 14
 """Of the search for θ."""
 
-VANISHING = 1e-300
-"""Added to sums of squares: what underflow may have taken from them (fewer than 2²¹ terms)."""
+UNDERFLOW = 1e-300
+"""Added to sums of squares: their underflow error (fewer than 2²¹ terms)."""
 
 NARROW = 1e-100
 """Smallest scale; a larger ball than the true one is sound, and its square can be divided by."""
@@ -58,16 +58,16 @@ class Ball:
         slack = self.slack if len(self.slack) == 1 and len(self.center) != 1 else self.slack[index]
         return replace(self, center=self.center[index], radius=self.radius[index], slack=slack)
 
-    def cost(self, sizes: Tensor, room: Tensor) -> Tensor:
+    def cost(self, magnitudes: Tensor, room: Tensor) -> Tensor:
         """Bound how far a linear function can fall below its value at the center, (B, S); differentiable.
 
         Rounding is left to the caller: every term is positive, so it is relative.
 
         Args:
-            sizes: |A|, (B, S, n).
+            magnitudes: |A|, (B, S, n).
             room: d, (B, S, n).
         """
-        scale, held = self._flat_scale(), sizes.detach()
+        scale, held = self._flat_scale(), magnitudes.detach()
         stretched, space = held * scale, room / scale
         on_ball = torch.minimum(stretched, self._allowance(stretched, space))
         on_box = ((stretched - on_ball) * space).sum(-1)
@@ -75,62 +75,64 @@ class Ball:
         if not torch.is_grad_enabled():
             return value
         # It is the largest Σ |A_i| t_i that moves t in ball and box can make, so its slope is those moves.
-        return value + ((sizes - held) * self.moves(held, room)).sum(-1)
+        return value + ((magnitudes - held) * self.moves(held, room)).sum(-1)
 
-    def dual(self, sizes: Tensor) -> Tensor:
-        """||.||_q over the last dimension of magnitudes."""
+    def dual(self, magnitudes: Tensor) -> Tensor:
+        """||.||_q over the last dimension."""
         if self.norm == "l1":
-            return sizes.amax(-1)
+            return magnitudes.amax(-1)
         # Not torch's norm: squares that underflow must not be lost.
-        return (sizes.square().sum(-1) + VANISHING).sqrt()
+        return (magnitudes.square().sum(-1) + UNDERFLOW).sqrt()
 
-    def moves(self, sizes: Tensor, room: Tensor) -> Tensor:
+    def moves(self, magnitudes: Tensor, room: Tensor) -> Tensor:
         """Return how far the attacker of ``cost`` moves each coordinate, (B, S, n); up to rounding inside the ball."""
         scale = self._flat_scale()
-        sizes, room = sizes * scale, room / scale
+        stretched, space = magnitudes * scale, room / scale
         if self.norm == "l2":
-            return torch.minimum(room, sizes / self._slope(sizes, room).clamp(min=VANISHING)) * scale
-        order = sizes.argsort(dim=-1, descending=True)
-        filled = room.gather(-1, order)
+            return torch.minimum(space, stretched / self._slope(stretched, space).clamp(min=UNDERFLOW)) * scale
+        order = stretched.argsort(dim=-1, descending=True)
+        filled = space.gather(-1, order)
         left = self.radius[:, None, None] - (filled.cumsum(-1) - filled)
-        return torch.zeros_like(room).scatter(-1, order, torch.minimum(left.clamp(min=0.0), filled)) * scale
+        return torch.zeros_like(space).scatter(-1, order, torch.minimum(left.clamp(min=0.0), filled)) * scale
 
     def _flat_scale(self) -> Tensor:
         return self.scale.flatten(1)[:, None]
 
-    def _allowance(self, sizes: Tensor, room: Tensor) -> Tensor:
-        """How much of each coefficient the ball pays for at most; the box pays for the rest."""
+    def _allowance(self, magnitudes: Tensor, room: Tensor) -> Tensor:
+        """How much of each coefficient is bounded by the ball at most; the rest is bounded by the box."""
         if self.norm == "l2":
-            return self._slope(sizes, room) * room
-        return self._level(sizes, room)
+            return self._slope(magnitudes, room) * room
+        return self._level(magnitudes, room)
 
-    def _slope(self, sizes: Tensor, room: Tensor) -> Tensor:
+    def _slope(self, magnitudes: Tensor, room: Tensor) -> Tensor:
         """Find λ with Σ min(d_i, |A_i| / λ)² = ρ², from above: each round only adds coordinates at their walls.
 
         Any λ is sound, so it is looked for in float32, with coefficients in units of the largest and rooms in units of
         ρ, beyond which none is needed.
         """
-        largest, reach = sizes.amax(-1, keepdim=True).clamp(min=NARROW), self.radius[:, None, None].clamp(min=NARROW)
-        sizes, room = (sizes / largest).float(), (room / reach).clamp(max=1.0).float()
-        squares, walls = sizes.square(), room.square()
+        largest = magnitudes.amax(-1, keepdim=True).clamp(min=NARROW)
+        reach = self.radius[:, None, None].clamp(min=NARROW)
+        relative, space = (magnitudes / largest).float(), (room / reach).clamp(max=1.0).float()
+        squares, walls = relative.square(), space.square()
         slope, every = squares.sum(-1, keepdim=True).sqrt(), walls.sum(-1, keepdim=True)
         for _ in range(ROUNDS):
-            free = (sizes < slope * room).float()
-            left = 1 - every + torch.linalg.vecdot(walls, free)[..., None]
-            slope = torch.minimum(slope, (torch.linalg.vecdot(squares, free)[..., None] / left.clamp(min=1e-30)).sqrt())
+            inside = (relative < slope * space).float()
+            left = 1 - every + torch.linalg.vecdot(walls, inside)[..., None]
+            total = torch.linalg.vecdot(squares, inside)[..., None]
+            slope = torch.minimum(slope, (total / left.clamp(min=1e-30)).sqrt())
         return slope.double() * (largest / reach)
 
-    def _level(self, sizes: Tensor, room: Tensor) -> Tensor:
+    def _level(self, magnitudes: Tensor, room: Tensor) -> Tensor:
         """Find θ, the largest |A_i| whose room is not filled when those above it are, by halving; 0 where all are.
 
         Any θ is sound, so it is looked for in float32, as λ is.
         """
-        largest, reach = sizes.amax(-1, keepdim=True), self.radius[:, None, None].clamp(min=NARROW)
-        shares, space = (sizes / largest.clamp(min=NARROW)).float(), (room / reach).clamp(max=1.0).float()
-        low, high = torch.full_like(shares[..., :1], -1e-6), torch.ones_like(shares[..., :1])
+        largest, reach = magnitudes.amax(-1, keepdim=True), self.radius[:, None, None].clamp(min=NARROW)
+        relative, space = (magnitudes / largest.clamp(min=NARROW)).float(), (room / reach).clamp(max=1.0).float()
+        low, high = torch.full_like(relative[..., :1], -1e-6), torch.ones_like(relative[..., :1])
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            spent = torch.linalg.vecdot(space, (shares > middle).float())[..., None]
+            spent = torch.linalg.vecdot(space, (relative > middle).float())[..., None]
             low, high = torch.where(spent < 1, low, middle), torch.where(spent < 1, middle, high)
         # What is below ``low`` is not needed, what is above ``high`` is: the largest in between is exact.
-        return sizes.masked_fill(shares > high, 0.0).amax(-1, keepdim=True)
+        return magnitudes.masked_fill(relative > high, 0.0).amax(-1, keepdim=True)

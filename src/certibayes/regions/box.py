@@ -45,7 +45,7 @@ class Box(NamedTuple):
         return Box(self.center[index], self.radius[index], self.ball and self.ball.take(index))
 
     def ends(self) -> tuple[Tensor, Tensor]:
-        """Return both corners in float64, rounded outwards by one unit, so that nothing is lost on the way out."""
+        """Return both corners in float64, rounded outwards by one unit, so that no point of the box is lost."""
         center, radius = self.center.double(), self.radius.double()
         infinity = torch.tensor(torch.inf, dtype=torch.float64, device=center.device)
         return torch.nextafter(center - radius, -infinity), torch.nextafter(center + radius, infinity)
@@ -76,7 +76,7 @@ def ideal_enclosure(region: InputRegion) -> Box:
 
 
 def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> Box:
-    """Return a box that holds every float input of a region, also as float arithmetic judges it.
+    """Return a box that holds every float input of a region, also as float arithmetic computes it.
 
     ``x - eps`` rounds, and so does ``x`` itself where it is given in a finer precision than the network's; an attacker
     who computes the ball in floats may stand a little outside the exact one. The corners are the outermost of both
@@ -112,12 +112,12 @@ def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> 
         low, high = ends_like(region.domain, lower)
         lower, upper = lower.clamp(min=low), upper.clamp(max=high)
     center = (lower + upper) / 2
-    # Rounding of the center and of this line: the radius must reach both corners.
+    # Rounding of the center and of these subtractions: the radius must reach both corners.
     radius = torch.maximum(upper - center, center - lower)
     box = Box(center, torch.where(radius > 0, torch.nextafter(radius, infinity), radius))
     if region.norm == "linf":
         return box
-    # From x to what it is rounded to, and from an input there to what that is rounded to: a unit each.
+    # One unit for rounding x to the precision of the network, and one for rounding an input.
     info = torch.finfo(dtype)
     largest = torch.maximum(center.abs().double() + box.radius.double(), x.double().abs())
     slack = torch.where(moved, largest * (2 * info.eps) + info.smallest_normal, 0.0)

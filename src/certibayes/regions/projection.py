@@ -50,14 +50,14 @@ def project(region: InputRegion, z: Tensor) -> Tensor:
         return boxed
     x, radius = region.center.double().flatten(1), region.radius.flatten(1)
     away = z.double().flatten(1) - x
-    size, reach = away.abs(), (boxed.double().flatten(1) - x).abs()
+    distance, reach = away.abs(), (boxed.double().flatten(1) - x).abs()
     inside = region.distance(boxed)[:, None] <= radius
     if bool(inside.all()):
         return boxed
-    shrunk = _shrunk_l2(size, reach, radius) if region.norm == "l2" else _shrunk_l1(size, reach, radius)
+    shrunk = _shrunk_l2(distance, reach, radius) if region.norm == "l2" else _shrunk_l1(distance, reach, radius)
     # What is left of rounding is scaled away, and a little more; then to floats, never away from x.
     norm = shrunk.norm(p=1 if region.norm == "l1" else 2, dim=-1, keepdim=True)
-    slack = 1.0 - 8.0 * size.shape[-1] * torch.finfo(torch.float64).eps
+    slack = 1.0 - 8.0 * distance.shape[-1] * torch.finfo(torch.float64).eps
     shrunk = shrunk * (radius / torch.where(norm > 0, norm, 1.0)).clamp(max=1.0) * slack
     own = region.center.flatten(1)
     rounded = (x + away.sign() * shrunk).to(z.dtype)
@@ -66,15 +66,15 @@ def project(region: InputRegion, z: Tensor) -> Tensor:
     return torch.where(inside, boxed.flatten(1), rounded).view_as(z)
 
 
-def steepest_step(region: InputRegion, z: Tensor, gradient: Tensor, share: float | Tensor) -> Tensor:
-    """Return the step from ``z`` of length ``share`` times the radius along which a linear function grows fastest.
+def steepest_step(region: InputRegion, z: Tensor, gradient: Tensor, fraction: float | Tensor) -> Tensor:
+    """Return the step from ``z`` of length ``fraction`` times the radius along which a linear function grows fastest.
 
         linf: r sign(g);    l2: r g / ‖g‖₂;    l1: all of r on the largest |g_i|, as far as the domain lets it
         go, then the next (the steepest direction in ball and box; Croce & Hein, 2021, "Mind the box").
 
     Coordinates that the domain blocks take no part. See ``InputRegion.steepest_step``.
     """
-    length = share * region.radius
+    length = fraction * region.radius
     if region.norm == "linf":
         return length.to(z.dtype) * gradient.sign()
     lower, upper = region.limits
@@ -103,31 +103,31 @@ def _corner(x: Tensor, offset: Tensor) -> Tensor:
     return torch.where(offset < 0, torch.maximum(corner, plain), torch.minimum(corner, plain))
 
 
-def _shrunk_l2(size: Tensor, reach: Tensor, radius: Tensor) -> Tensor:
-    """Return min(s size, reach) with ‖.‖₂ = radius, for rows where ‖reach‖₂ > radius.
+def _shrunk_l2(distance: Tensor, reach: Tensor, radius: Tensor) -> Tensor:
+    """Return min(s distance, reach) with ‖.‖₂ = radius, for rows where ‖reach‖₂ > radius.
 
     The square of the norm is C + s² F between the values of s at which a coordinate reaches its limit, with C the
-    squared reach of those that have and F the squared size of those that have not.
+    squared reach of those that have and F the squared distance of those that have not.
     """
-    limit, order = torch.where(size > 0, reach / size, 1.0).sort(-1)
+    limit, order = torch.where(distance > 0, reach / distance, 1.0).sort(-1)
     reached = reach.gather(-1, order).square()
-    free = size.gather(-1, order).square()
+    movable = distance.gather(-1, order).square()
     done = reached.cumsum(-1) - reached
-    free = free.flip(-1).cumsum(-1).flip(-1)
+    movable = movable.flip(-1).cumsum(-1).flip(-1)
     target = radius.square()
-    segment = ((done + limit.square() * free) <= target).sum(-1, keepdim=True).clamp(max=size.shape[-1] - 1)
-    left, over = (target - done.gather(-1, segment)).clamp(min=0.0), free.gather(-1, segment)
+    segment = ((done + limit.square() * movable) <= target).sum(-1, keepdim=True).clamp(max=distance.shape[-1] - 1)
+    left, over = (target - done.gather(-1, segment)).clamp(min=0.0), movable.gather(-1, segment)
     scale = (left / torch.where(over > 0, over, 1.0)).sqrt()
-    return torch.minimum(scale * size, reach)
+    return torch.minimum(scale * distance, reach)
 
 
-def _shrunk_l1(size: Tensor, reach: Tensor, radius: Tensor) -> Tensor:
-    """Return min(max(size - t, 0), reach) with ‖.‖₁ = radius, for rows where ‖reach‖₁ > radius.
+def _shrunk_l1(distance: Tensor, reach: Tensor, radius: Tensor) -> Tensor:
+    """Return min(max(distance - t, 0), reach) with ‖.‖₁ = radius, for rows where ‖reach‖₁ > radius.
 
-    As t falls, a coordinate begins to move at t = size and stops at t = size - reach; in between the norm grows
+    As t falls, a coordinate begins to move at t = distance and stops at t = distance - reach; in between the norm grows
     linearly, at the number of coordinates that move.
     """
-    begins, stops = size, size - reach
+    begins, stops = distance, distance - reach
     event, order = torch.cat([begins, stops], -1).sort(-1, descending=True)
     change = torch.cat([torch.ones_like(begins), -torch.ones_like(stops)], -1).gather(-1, order)
     moving = change.cumsum(-1)
@@ -136,4 +136,4 @@ def _shrunk_l1(size: Tensor, reach: Tensor, radius: Tensor) -> Tensor:
     segment = (norm <= radius).sum(-1, keepdim=True) - 1
     left = radius - norm.gather(-1, segment)
     threshold = event.gather(-1, segment) - left / moving.gather(-1, segment).clamp(min=1.0)
-    return torch.minimum((size - threshold).clamp(min=0.0), reach)
+    return torch.minimum((distance - threshold).clamp(min=0.0), reach)

@@ -74,7 +74,7 @@ def radii_for(eps: Any, x: Tensor, norm: str = "linf") -> Tensor:
             f"({len(x)},); a radius for each input value is for the norm linf."
         )
     if not fits(radii, x):
-        shape = ", ".join(str(size) for size in x.shape[1:])
+        shape = ", ".join(str(length) for length in x.shape[1:])
         raise InvalidInput(
             f"eps has shape {tuple(radii.shape)}, and the points have {tuple(x.shape)}. One radius per point has shape "
             f"({len(x)},); one per input value has shape (1, {shape}), or ({len(x)}, {shape}) where points differ."

@@ -69,7 +69,7 @@ class InputRegion:
         radius = self.radius[index] if self.radius.dim() and len(self.radius) == len(self) else self.radius
         some = InputRegion(self.center[index], radius, self.norm, take_domain(self.domain, index))
         if "limits" in self.__dict__:
-            # They travel along: an attack takes points wherever some have fallen.
+            # Kept, since an attack takes fewer points whenever some are broken.
             lower, upper = self.limits
             some.__dict__["limits"] = lower[index], upper[index]
         return some
@@ -86,7 +86,7 @@ class InputRegion:
         return ideal_enclosure(self)
 
     def outward_box(self, dtype: torch.dtype | None = None) -> Box:
-        """Return a box that holds every float input of the region, also as float arithmetic judges it.
+        """Return a box that holds every float input of the region, also as float arithmetic computes it.
 
         For l2 and l1 it carries a ball that does, too. See ``regions.box.outward_enclosure``.
 
@@ -137,17 +137,17 @@ class InputRegion:
         """Return random points of the region, (B, *shape): uniform in the ball, then projected onto the domain."""
         return sample(self, generator)
 
-    def steepest_step(self, z: Tensor, gradient: Tensor, share: float | Tensor) -> Tensor:
-        """Return the step from ``z`` of length ``share`` times the radius along which a loss grows fastest.
+    def steepest_step(self, z: Tensor, gradient: Tensor, fraction: float | Tensor) -> Tensor:
+        """Return the step from ``z`` of length ``fraction`` times the radius along which a loss grows fastest.
 
         ``project`` is to follow.
 
         Args:
             z: where the step begins, (B, *shape), inside the domain.
             gradient: of the loss there, (B, *shape).
-            share: a number, or one per point, (B, 1, ...).
+            fraction: a number, or one per point, (B, 1, ...).
         """
-        return steepest_step(self, z, gradient, share)
+        return steepest_step(self, z, gradient, fraction)
 
 
 def ideal_box(x: Tensor, eps: Any, domain: Any = None, norm: str = "linf") -> Box:
@@ -163,7 +163,7 @@ def ideal_box(x: Tensor, eps: Any, domain: Any = None, norm: str = "linf") -> Bo
 
 
 def outward_box(x: Tensor, eps: Any, domain: Any = None, dtype: torch.dtype | None = None, norm: str = "linf") -> Box:
-    """Return a box that holds every float input within ``eps`` of ``x``, also as float arithmetic judges it.
+    """Return a box that holds every float input within ``eps`` of ``x``, also as float arithmetic computes it.
 
     Args:
         x: see ``InputRegion.around``.

@@ -26,12 +26,12 @@ def sample(region: InputRegion, generator: torch.Generator) -> Tensor:
     flat = (len(x), x[0].numel()) if len(x) else (0, 1)
     if region.norm == "l2":
         noise = torch.randn(flat, generator=generator, dtype=torch.float64, device=x.device)
-        share = torch.rand((len(x), 1), generator=generator, dtype=torch.float64, device=x.device)
-        noise = noise / noise.norm(dim=-1, keepdim=True) * share ** (1.0 / flat[1])
+        fraction = torch.rand((len(x), 1), generator=generator, dtype=torch.float64, device=x.device)
+        noise = noise / noise.norm(dim=-1, keepdim=True) * fraction ** (1.0 / flat[1])
     else:
         # n exponentials over the sum of n + 1 are uniform in the simplex; signs make it the l1 ball.
-        sizes = torch.empty((flat[0], flat[1] + 1), dtype=torch.float64, device=x.device)
-        sizes.exponential_(generator=generator)
+        lengths = torch.empty((flat[0], flat[1] + 1), dtype=torch.float64, device=x.device)
+        lengths.exponential_(generator=generator)
         signs = torch.rand(flat, generator=generator, dtype=torch.float64, device=x.device) < 0.5
-        noise = sizes[:, :-1] / sizes.sum(-1, keepdim=True) * torch.where(signs, -1.0, 1.0)
+        noise = lengths[:, :-1] / lengths.sum(-1, keepdim=True) * torch.where(signs, -1.0, 1.0)
     return region.project((x.double() + region.radius * noise.view(x.shape)).to(x.dtype))

@@ -1,4 +1,6 @@
-"""Monotone activations: the image of an interval lies between the images of its ends, and between two lines.
+"""Monotone activations: their images of an interval, and linear relaxations on it.
+
+The image of an interval lies between the images of its ends.
 
 ReLU and the maximum are exact in floats and commute with rounding (rounding is monotone and keeps the sign), so the
 error of ``c - r`` stays a unit of the result. LeakyReLU rounds once more. Tanh and sigmoid are library functions,
@@ -28,25 +30,28 @@ def monotone(ulps: float, commutes_with_rounding: bool = False) -> IntervalRule:
     """Make the rule of an increasing function.
 
     Args:
-        ulps: relative error of the float version, in units, network and bound together.
+        ulps: relative error of the float version, in units, of network and bound in all.
         commutes_with_rounding: f(x (1 + δ)) = f(x) (1 + δ'), |δ'| <= |δ|; true of piecewise linear functions with
             a kink at 0.
     """
 
     def interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
         center = boxes[0].center
-        spread = boxes[0].radius if commutes_with_rounding else rounding.spread(boxes[0], 0)
-        lower = operation.evaluate(weights, center - spread)
-        upper = operation.evaluate(weights, center + spread)
+        radius = boxes[0].radius if commutes_with_rounding else rounding.widened_radius(boxes[0], 0)
+        lower = operation.evaluate(weights, center - radius)
+        upper = operation.evaluate(weights, center + radius)
         return rounding.box_between(lower, upper, ulps)
 
     return interval
 
 
-class Lines(NamedTuple):
-    """Two lines around an activation on its interval: lower slope z + lower offset <= f(z) <= upper; (B, ...) each.
+class LinearRelaxation(NamedTuple):
+    """A linear relaxation of an activation f on its interval, with tensors of shape (B, ...).
 
-    The lower slope may have a dimension S of its own, (B, S, ...).
+        lower_slope z + lower_offset  <=  f(z)  <=  upper_slope z + upper_offset
+
+
+    A lower offset of None is 0. The lower slope may have a dimension S of its own, (B, S, ...).
     """
 
     lower_slope: Tensor
@@ -55,17 +60,20 @@ class Lines(NamedTuple):
     upper_offset: Tensor
 
 
-def between(lines: Lines, step: Step, overwrite: bool = False) -> Backward:
-    """Take the lower line where a coefficient is positive and the upper one where it is negative.
+def relax(relaxation: LinearRelaxation, step: Step, overwrite: bool = False) -> Backward:
+    """Take the lower bound where a coefficient is positive and the upper one where it is negative.
 
     With ``overwrite``, the coefficients of the step are lost.
     """
     # All terms have one sign, or the offset's own magnitude covers the rounding of the sum.
-    share = sum_error(lines.upper_offset, step.rounding)
-    ceiling = lines.upper_offset + lines.upper_offset.abs() * share
-    floor = None if lines.lower_offset is None else lines.lower_offset - lines.lower_offset.abs() * share
-    lower = lines.lower_slope if lines.lower_slope.dim() == step.coefficients.dim() else lines.lower_slope[:, None]
-    upper = lines.upper_slope[:, None]
+    error = sum_error(relaxation.upper_offset, step.rounding)
+    ceiling = relaxation.upper_offset + relaxation.upper_offset.abs() * error
+    floor = relaxation.lower_offset
+    if floor is not None:
+        floor = floor - floor.abs() * error
+    lower, upper = relaxation.lower_slope, relaxation.upper_slope[:, None]
+    if lower.dim() < step.coefficients.dim():
+        lower = lower[:, None]
     into, constants = [], []
     for part in portions(step.coefficients):
         some = step.coefficients[part]
@@ -81,11 +89,11 @@ def between(lines: Lines, step: Step, overwrite: bool = False) -> Backward:
     return Backward((coefficients,), joined(constants), owned=overwrite)
 
 
-def kinked(slope_below: float, step: Step) -> Lines:
-    """Lines around f(z) = z for z > 0, ``slope_below`` z elsewhere, 0 <= ``slope_below`` <= 1: f is convex.
+def kinked(slope_below: float, step: Step) -> LinearRelaxation:
+    """Relax f(z) = z for z > 0, ``slope_below`` z elsewhere, 0 <= ``slope_below`` <= 1: f is convex.
 
-    A convex function lies below every line that is above it at both ends, and above every line through the kink whose
-    slope is between those of its two sides.
+    A convex function lies below every linear function that is above it at both ends, and above every one through the
+    kink whose slope is between those of its two sides.
     """
     low, high = step.ends()
     unit, smallest = step.rounding.unit, torch.finfo(low.dtype).smallest_normal
@@ -93,29 +101,29 @@ def kinked(slope_below: float, step: Step) -> Lines:
     # tensors of truth values are several times as slow as arithmetic.
     depth, height = torch.relu(-low), torch.relu(high)
     chord = torch.add(height, depth, alpha=slope_below) / (depth + height).clamp(min=smallest)
-    # Rounded up, but for ReLU's 0 and 1, which stay exact: then the line is lowest against f at the left end, and the
-    # right one matters where the slope vanishes by underflow only. A product may vanish, too.
+    # Rounded up, but for ReLU's 0 and 1, which stay exact: then the upper bound is nearest to f at the left end, and
+    # the right one matters only where the slope underflows. A product may underflow, too.
     upper_slope = (chord * (1 + 8 * unit)).clamp(max=1)
     lift = torch.maximum(torch.addcmul(height, upper_slope, height, value=-1), (upper_slope - slope_below) * depth)
     offset = lift * (1 + 8 * unit) + smallest * 2.0**-20
-    # 1 where the lower line takes the slope below the kink, 0 where it takes that above.
+    # 1 where the lower bound takes the slope below the kink, 0 where it takes that above.
     flat = torch.sign(torch.relu(depth - height) if step.slope == "adaptive" else depth)
     lower_slope = torch.rsub(flat, 1, alpha=1 - slope_below).clamp(min=slope_below)
     if isinstance(step.slope, Tensor):
-        free = slope_below + (1 - slope_below) * step.slope
-        lower_slope = torch.where(((depth > 0) & (height > 0))[:, None], free, lower_slope[:, None])
-    return Lines(lower_slope, None, upper_slope, offset)
+        chosen = slope_below + (1 - slope_below) * step.slope
+        lower_slope = torch.where(((depth > 0) & (height > 0))[:, None], chosen, lower_slope[:, None])
+    return LinearRelaxation(lower_slope, None, upper_slope, offset)
 
 
 def relu_backward(operation: ops.ReLU, weights: Weights, step: Step) -> Backward:
-    """Bound ReLU by the chord from above and a line through 0 from below; it is exact in floats."""
-    return between(kinked(0.0, step), step, overwrite=step.owned)
+    """Bound ReLU by the chord from above and a linear function through 0 from below; it is exact in floats."""
+    return relax(kinked(0.0, step), step, overwrite=step.owned)
 
 
 def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) -> Backward:
     """Bound LeakyReLU likewise; where the slope is above 1 it is concave, and -f is bounded instead."""
     if operation.slope <= 1.0:
-        back = between(kinked(operation.slope, step), step)
+        back = relax(kinked(operation.slope, step), step)
     else:
         # f(z) = s g(z) with g convex in -z: g(z) = -k(-z), k(t) = t for t > 0 and t / s elsewhere.
         mirrored = Step(
@@ -125,7 +133,7 @@ def leaky_relu_backward(operation: ops.LeakyReLU, weights: Weights, step: Step) 
             step.rounding,
             step.slope,
         )
-        back = between(kinked(1.0 / operation.slope, mirrored), mirrored)
+        back = relax(kinked(1.0 / operation.slope, mirrored), mirrored)
         back = back._replace(coefficients=(-back.coefficients[0],))
 
     def error() -> Tensor:
@@ -140,8 +148,8 @@ def sigmoidal(derivative: Any) -> LinearRule:
     """Make the rule of an S-shaped function f, whose derivative is given in terms of its value.
 
     The derivative of f has a single peak, so on an interval it is smallest at an end: k = min(f'(l), f'(u)). Then
-    f(z) - k z does not fall, and f lies between the parallel lines of slope k through its two ends. Any smaller k >= 0
-    will do.
+    f(z) - k z does not fall, and f lies between the linear functions of slope k through its two ends. Any smaller
+    k >= 0 is sound, too.
     """
 
     def backward(operation: Any, weights: Weights, step: Step) -> Backward:
@@ -151,8 +159,8 @@ def sigmoidal(derivative: Any) -> LinearRule:
         slope = (torch.minimum(derivative(bottom), derivative(top)) - 4 * LIBRARY_ULPS * unit).clamp(min=0)
         # What the library functions, the products and the sums below can lose.
         slack = 4 * LIBRARY_ULPS * unit * (1 + slope * (low.abs() + high.abs()))
-        lines = Lines(slope, bottom - slope * low - slack, slope, top - slope * high + slack)
-        return between(lines, step)._replace(
+        relaxation = LinearRelaxation(slope, bottom - slope * low - slack, slope, top - slope * high + slack)
+        return relax(relaxation, step)._replace(
             output_error=lambda: torch.ones_like(low) * (2 * LIBRARY_ULPS * step.rounding.unit)
         )
 

@@ -3,7 +3,7 @@
     c' = W c + b,     r' = |W| r                              (Gowal et al., 2018)
 
 with the widening of ``bounds.rounding`` folded into the radius. Where the box carries a ball of another norm, the
-result is intersected with what that allows; see ``bounds.cut``.
+result is intersected with what that allows; see ``bounds.ball_box``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.bounds.backward import Backward, Step
-from certibayes.bounds.cut import cut_affine
+from certibayes.bounds.ball_box import intersect_affine
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
@@ -26,13 +26,13 @@ def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, .
     weight, bias = weights["weight"], weights.get("bias")
     terms = weight.shape[1]
     center = functional.linear(boxes[0].center, weight, bias)
-    spread = rounding.spread(boxes[0], terms)
-    radius = functional.linear(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
+    widened = rounding.widened_radius(boxes[0], terms)
+    radius = functional.linear(widened, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
     output = Box(center, radius)
     if boxes[0].ball is None:
         return output
     scale = boxes[0].ball.scale.flatten(0, -2).amax(0)
-    return cut_affine(output, boxes[0], functional.linear, weight, bias, scale, rounding)
+    return intersect_affine(output, boxes[0], functional.linear, weight, bias, scale, rounding)
 
 
 def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -40,15 +40,15 @@ def conv2d_interval(operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, .
     weight, bias = weights["weight"], weights.get("bias")
     terms = weight[0].numel()
     center = operation.convolve(boxes[0].center, weight, bias)
-    spread = rounding.spread(boxes[0], terms)
-    radius = operation.convolve(spread, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
+    widened = rounding.widened_radius(boxes[0], terms)
+    radius = operation.convolve(widened, rounding.magnitude(weight), _bias_error(weight, bias, terms, rounding))
     output = Box(center, radius)
     if boxes[0].ball is None:
         return output
     # Each output channel sees the input channels of its own group.
     scale = boxes[0].ball.scale.amax((0, 2, 3)).view(operation.groups, 1, -1)
     scale = scale.expand(-1, len(weight) // operation.groups, -1).reshape(len(weight), -1, 1, 1)
-    return cut_affine(output, boxes[0], operation.convolve, weight, bias, scale, rounding)
+    return intersect_affine(output, boxes[0], operation.convolve, weight, bias, scale, rounding)
 
 
 def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Rounding) -> Tensor | None:
@@ -81,11 +81,11 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
         uses = weight[:, 0].numel() // operation.groups
         return _error(operation.convolve(step.magnitude(), *magnitudes), weight[0].numel(), uses, step)
 
-    size = step.inputs[0].center.shape[2:]
+    image = step.inputs[0].center.shape[2:]
     out = step.coefficients.shape[3:]
-    # What the strides left over at the far side.
+    # What the strides leave over at the far side.
     rest = [
-        size[i]
+        image[i]
         - ((out[i] - 1) * operation.stride[i] - 2 * operation.padding[i])
         - operation.dilation[i] * (weight.shape[2 + i] - 1)
         - 1
@@ -113,13 +113,13 @@ def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:
 
 
 def _error(magnitude: Tensor, terms: int, uses: int, step: Step) -> Tensor:
-    """What running the layer (sums of ``terms``) and going back through it (sums of ``uses``) can lose by rounding.
+    """Rounding error of running the layer (sums of ``terms``) and of its backward pass (sums of ``uses``).
 
     The bias is summed over all outputs in float64, which matters where the program runs in float64 itself.
     """
-    share = 1.25 * (step.rounding.gamma(terms + 8) + step.rounding.gamma(uses + 8))
-    share += (step.coefficients[0, 0].numel() + 8) * 2.0**-52
-    return magnitude.mul_(share).add_(2 * step.rounding.underflow)
+    relative = 1.25 * (step.rounding.gamma(terms + 8) + step.rounding.gamma(uses + 8))
+    relative += (step.coefficients[0, 0].numel() + 8) * 2.0**-52
+    return magnitude.mul_(relative).add_(2 * step.rounding.underflow)
 
 
 register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward, reuses=True)

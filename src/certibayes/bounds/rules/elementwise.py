@@ -1,4 +1,4 @@
-"""Elementwise arithmetic: normalisation, batch norm with fixed statistics, scaling, shifting, residual sums.
+"""Elementwise arithmetic: normalization, batch norm with fixed statistics, scaling, shifting, residual sums.
 
 Each of these is y = a x + d with constants a and d. Computed in floats, in whatever order, it errs by a few units of
 |a| (|x| + |m|) + |d|, where m is what is subtracted before scaling. The widening g(16) of ``bounds.rounding`` allows
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.cut import carrying
+from certibayes.bounds.ball_box import carrying
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import LARGEST_BOUND, SMALLEST_VARIANCE, Rounding
 from certibayes.bounds.rules.transposed import transposed
@@ -39,8 +39,8 @@ def batch_norm_interval(operation: ops.BatchNorm, weights: Weights, boxes: tuple
     # A program may scale by inverse and weight one after the other, or by their product, which may underflow.
     scale = inverse * rounding.magnitude(weights["weight"]) if "weight" in weights else inverse
     scale, mean = rounding.magnitude(scale), _per_channel(weights["running_mean"].abs(), box.center)
-    spread = rounding.spread(box, TERMS) + mean * rounding.widening(TERMS) + rounding.underflow
-    radius = _per_channel(scale, box.center) * spread + rounding.underflow
+    widened = rounding.widened_radius(box, TERMS) + mean * rounding.widening(TERMS) + rounding.underflow
+    radius = _per_channel(scale, box.center) * widened + rounding.underflow
     if "bias" in weights:
         radius = radius + _per_channel(weights["bias"].abs(), box.center) * rounding.widening(TERMS)
     # Nothing is known where the inverse or a value before the weight may overflow.
@@ -54,26 +54,26 @@ def batch_norm_interval(operation: ops.BatchNorm, weights: Weights, boxes: tuple
 def normalize_interval(operation: ops.Normalize, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound (x - mean) / std."""
     box, std = boxes[0], _per_channel(weights["std"], boxes[0].center)
-    center, spread = operation.evaluate(weights, box.center), rounding.spread(box, TERMS)
+    center, widened = operation.evaluate(weights, box.center), rounding.widened_radius(box, TERMS)
     if not rounding.outward:
-        return Box(center, spread / std.abs())
+        return Box(center, widened / std.abs())
     mean = _per_channel(weights["mean"].abs(), box.center)
-    spread = spread + mean * rounding.widening(TERMS) + rounding.underflow
-    return Box(center, _divided(spread / std.abs(), std, rounding))
+    widened = widened + mean * rounding.widening(TERMS) + rounding.underflow
+    return Box(center, _divided(widened / std.abs(), std, rounding))
 
 
 def scale_interval(
     operation: ops.Multiply | ops.Divide, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
 ) -> Box:
     """Bound x times, or divided by, a constant."""
-    center, spread = operation.evaluate(weights, boxes[0].center), rounding.spread(boxes[0], TERMS)
+    center, widened = operation.evaluate(weights, boxes[0].center), rounding.widened_radius(boxes[0], TERMS)
     if not rounding.outward:
-        return Box(center, operation.evaluate(weights, spread).abs())
-    spread = spread + rounding.underflow
+        return Box(center, operation.evaluate(weights, widened).abs())
+    widened = widened + rounding.underflow
     # A factor that is subnormal, or an inverse on a GPU, may have lost all its digits.
-    radius = operation.evaluate(weights, spread).abs() + spread * rounding.weight_underflow
+    radius = operation.evaluate(weights, widened).abs() + widened * rounding.weight_underflow
     if isinstance(operation, ops.Divide):
-        divisor = weights["divisor"] if operation.constant is None else spread.new_tensor(operation.constant)
+        divisor = weights["divisor"] if operation.constant is None else widened.new_tensor(operation.constant)
         return Box(center, _divided(radius, divisor, rounding))
     return Box(center, radius + rounding.underflow)
 
@@ -87,7 +87,7 @@ def _divided(radius: Tensor, divisor: Tensor, rounding: Rounding) -> Tensor:
 def shift_interval(operation: ops.Shift, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound x plus or minus a constant; the sum may be broadcast to a larger shape."""
     center = operation.evaluate(weights, boxes[0].center)
-    radius = rounding.spread(boxes[0], TERMS)
+    radius = rounding.widened_radius(boxes[0], TERMS)
     if rounding.outward:
         # |offset| <= |x| + |x + offset|, which saves looking at where the offset came from.
         radius = radius + (boxes[0].center.abs() + center.abs()) * rounding.widening(TERMS) + rounding.underflow
@@ -96,7 +96,7 @@ def shift_interval(operation: ops.Shift, weights: Weights, boxes: tuple[Box, ...
 
 def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound the sum or difference of two nodes: radii add up."""
-    radius = rounding.spread(boxes[0], TERMS) + rounding.spread(boxes[1], TERMS)
+    radius = rounding.widened_radius(boxes[0], TERMS) + rounding.widened_radius(boxes[1], TERMS)
     if rounding.outward:
         radius = radius + rounding.underflow
     return Box(operation.evaluate(weights, boxes[0].center, boxes[1].center), radius)

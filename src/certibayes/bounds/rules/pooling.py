@@ -28,8 +28,7 @@ def avg_pool_interval(
     """Bound a mean over windows: the mean of the centers and the mean of the (widened) radii."""
     # A window of an adaptive pooling has no more pixels than the image.
     window = operation.kernel if isinstance(operation, ops.AvgPool2d) else boxes[0].center.shape[-2:]
-    spread = rounding.spread(boxes[0], math.prod(window) + 1)
-    radius = operation.evaluate(weights, spread)
+    radius = operation.evaluate(weights, rounding.widened_radius(boxes[0], math.prod(window) + 1))
     if isinstance(operation, ops.AvgPool2d) and (operation.divisor or 1) < 0:
         radius = radius.abs()
     center = operation.evaluate(weights, boxes[0].center)
@@ -68,30 +67,30 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
     if kernel == stride and dilation == (1, 1):
         # Windows side by side: every pixel belongs to one, and takes its coefficient or nothing.
         pixels = functional.fold(chosen.to(low.dtype).flatten(1, 2), (reach[0], reach[1]), kernel, stride=stride)
-        spread = given.repeat_interleave(kernel[0], -2).repeat_interleave(kernel[1], -1)
-        folded = spread * pixels[:, None]
+        repeated = given.repeat_interleave(kernel[0], -2).repeat_interleave(kernel[1], -1)
+        folded = repeated * pixels[:, None]
     else:
         by_place = given.flatten(3)[:, :, :, None] * chosen[:, None]
         flat = by_place.flatten(0, 1).flatten(1, 2)
         folded = functional.fold(flat, (reach[0], reach[1]), kernel, dilation, stride=stride)
         folded = folded.unflatten(0, step.coefficients.shape[:2])
-    into = functional.pad(folded, _to_size(low.shape[-2:], reach, before))
-    share = sum_error(step.output.center, step.rounding) + 4 * step.rounding.unit
-    top = step.output.center + step.output.radius + magnitude(step.output) * share
+    into = functional.pad(folded, _to_image(low.shape[-2:], reach, before))
+    error = sum_error(step.output.center, step.rounding) + 4 * step.rounding.unit
+    top = step.output.center + step.output.radius + magnitude(step.output) * error
 
     def cancelled() -> Tensor:
         # An input that several windows choose gets the sum of their coefficients, which may cancel.
-        size = torch.where(chosen, windows(step.magnitude()), 0.0).sum(2)
+        largest = torch.where(chosen, windows(step.magnitude()), 0.0).sum(2)
         units = 2 * step.rounding.gamma(math.prod(kernel) + 8) + 2 * COEFFICIENT_UNITS * step.rounding.unit
-        return dot_magnitudes(step.coefficients.flatten(3), size * units) * (1 + sum_error(size, step.rounding))
+        return dot_magnitudes(step.coefficients.flatten(3), largest * units) * (1 + sum_error(largest, step.rounding))
 
     apart = all(stride[i] > dilation[i] * (kernel[i] - 1) for i in range(2))
     return Backward((into,), dot(rest, top), bound_error=None if apart else cancelled)
 
 
-def _to_size(size: torch.Size, reach: list[int], before: tuple[int, int]) -> tuple[int, int, int, int]:
-    """Padding, negative to crop, that brings an image of ``reach`` with ``before`` back to ``size``."""
-    (top, left), (height, width) = before, size
+def _to_image(image: torch.Size, reach: list[int], before: tuple[int, int]) -> tuple[int, int, int, int]:
+    """Padding, negative to crop, that brings an image of ``reach`` with ``before`` back to the size of ``image``."""
+    (top, left), (height, width) = before, image
     return -left, width - reach[1] + left, -top, height - reach[0] + top
 
 

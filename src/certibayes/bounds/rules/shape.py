@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from certibayes.bounds.backward import Backward, Step
-from certibayes.bounds.cut import reshaped
+from certibayes.bounds.ball_box import reshaped
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops

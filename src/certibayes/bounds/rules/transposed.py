@@ -33,7 +33,7 @@ def _error(operation: Any, weights: Weights, step: Step) -> Tensor:
     """What rounding can do to the layer: how far its interval rule widens a point of the largest magnitude there is."""
     points = tuple(Box(step.magnitude(i), torch.zeros_like(box.radius)) for i, box in enumerate(step.inputs))
     error = rules_for(operation).interval(operation, weights, points, step.rounding).radius
-    # Where an input is spread over a larger output, going back sums over its copies.
+    # Where an input is broadcast to a larger output, the backward pass sums over its copies.
     copies = step.output.center[0].numel() // max(1, min(box.center[0].numel() for box in step.inputs))
     if copies > 1:
         error = error + magnitude(step.output) * step.rounding.gamma(copies + 8)

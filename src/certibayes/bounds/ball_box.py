@@ -1,7 +1,7 @@
-"""Bounds over boxes that carry a ball: linear functions, affine layers, and layers that pass the ball on.
+"""Bounds over a box intersected with a ball: linear functions, affine layers, and layers that pass the ball on.
 
 Everything about balls is computed in float64. Where the program runs in float32, what it loses is far more; where it
-runs in float64, the widening of ``bounds.rounding`` pays for program and bound alike, as it does for boxes. Costs are
+runs in float64, the widening of ``bounds.rounding`` covers program and bound alike, as it does for boxes. Costs are
 sums of positive terms, so their own rounding is a relative (n + 16) 2⁻⁵⁰ at most.
 """
 
@@ -19,14 +19,14 @@ from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.sums import COEFFICIENT_UNITS
 from certibayes.networks.operations import Weights
 from certibayes.regions import Ball, Box
-from certibayes.regions.ball import NARROW, VANISHING
+from certibayes.regions.ball import NARROW, UNDERFLOW
+from certibayes.regions.minimum import lowest_value, value_and_fall
 
 Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """(x, weight, bias) -> what an affine layer makes of them."""
 
 CLOSED = 2.0**-20
 """A coordinate with less room than this part of the radius is left to the box."""
-
 
 MOST = 64
 """Weights of a row that may be left to the box in l1, at most."""
@@ -47,30 +47,30 @@ def _magnitude(box: Box, ball: Ball) -> Tensor:
     return torch.maximum(box.center.double().abs() + box.radius.double(), ball.center.abs())
 
 
-def least_over_cut(coefficients: Tensor, box: Box, ball: Ball, rounding: Rounding) -> Tensor:
-    """Bound A x from below over box and ball together, (B, S).
+def concretize_over_ball_box(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
+    """Bound A x from below over the intersection of a box and the ball that it carries, (B, S), in float64.
 
     Args:
         coefficients: A, (B, S, ...); in outward rounding they may be ``COEFFICIENT_UNITS`` off.
-        box: (B, ...).
-        ball: what it carries.
+        box: (B, ...), with a ball.
         rounding: of the program that runs, or ideal.
     """
-    flat = coefficients.flatten(2).double()
-    sizes, terms = flat.abs(), flat.shape[-1]
-    below, above = (side.flatten(1)[:, None] for side in _rooms(box, ball, rounding))
-    center = ball.center.flatten(1)[..., None]
-    cost = _inflated(ball.cost(sizes, torch.where(flat > 0, below, above)), terms, rounding)
-    value = torch.bmm(flat, center).squeeze(-1) - cost
     if not rounding.outward:
-        return value
-    # The coefficients' units, what rounding moved the points by, and the rounding of the sum and of this line.
+        return lowest_value(coefficients, box)
+    ball = box.ball
+    assert ball is not None
+    flat = coefficients.flatten(2).double()
+    terms = flat.shape[-1]
+    at_center, fall = value_and_fall(flat, ball, *box.ends())
+    cost = _inflated(fall, terms, rounding)
+    value = at_center - cost
+    # The coefficients' units, what rounding moved the points by, and the rounding of the sum and of this expression.
     off = _magnitude(box, ball) * (2 * COEFFICIENT_UNITS * rounding.unit + (terms + 16) * 2.0**-50) + ball.slack
-    paid = torch.bmm(sizes, off.flatten(1)[..., None]).squeeze(-1)
-    return value - _inflated(paid, terms, rounding) - (value.abs() + cost) * 2.0**-50
+    error = torch.bmm(flat.abs(), off.flatten(1)[..., None]).squeeze(-1)
+    return value - _inflated(error, terms, rounding) - (value.abs() + cost) * 2.0**-50
 
 
-def cut_affine(
+def intersect_affine(
     output: Box, box: Box, apply: Apply, weight: Tensor, bias: Tensor | None, scale: Tensor, rounding: Rounding
 ) -> Box:
     """Intersect the box of an affine layer's output with what the ball at its input allows.
@@ -94,9 +94,9 @@ def cut_affine(
     before = output.ends() if rounding.outward else (output.lower.double(), output.upper.double())
     if rounding.outward:
         # What the program loses, and what rounding moved the points by; see ``bounds.rounding``.
-        share = rounding.widening(terms)
-        error = None if bias is None else bias.abs() * share
-        noise = apply(_magnitude(box, ball) * share + ball.slack, rounding.magnitude(weight), error)
+        widening = rounding.widening(terms)
+        error = None if bias is None else bias.abs() * widening
+        noise = apply(_magnitude(box, ball) * widening + ball.slack, rounding.magnitude(weight), error)
         noise = _inflated(noise, terms, rounding) + rounding.underflow
         lower, upper = lower - noise, upper + noise
     lower, upper = torch.maximum(lower, before[0]), torch.minimum(upper, before[1])
@@ -119,13 +119,13 @@ def _falls_l2(
     limit = (CLOSED * ball.radius).view(-1, *[1] * (box.center.dim() - 1))
     below, above = (torch.where(room > limit, squares, 0.0) for room in rooms)
     closed = [torch.where(room > limit, 0.0, room) for room in rooms]
-    left = (torch.maximum(*closed).flatten(1).square().sum(-1) + VANISHING).sqrt()
-    rows = (apply(torch.ones_like(ball.scale), weight.square(), None) + VANISHING).sqrt()
+    left = (torch.maximum(*closed).flatten(1).square().sum(-1) + UNDERFLOW).sqrt()
+    rows = (apply(torch.ones_like(ball.scale), weight.square(), None) + UNDERFLOW).sqrt()
 
     def cost(through_rising: Tensor, through_falling: Tensor) -> Tensor:
         total = apply(through_rising, rising, None) + apply(through_falling, falling, None)
         shape = (-1, *[1] * (total.dim() - 1))
-        return ball.radius.view(shape) * (total + VANISHING).sqrt() + left.view(shape) * rows
+        return ball.radius.view(shape) * (total + UNDERFLOW).sqrt() + left.view(shape) * rows
 
     return cost(below, above), cost(above, below)
 
@@ -133,20 +133,20 @@ def _falls_l2(
 def _falls_l1(
     box: Box, ball: Ball, apply: Apply, weight: Tensor, scale: Tensor, rounding: Rounding
 ) -> tuple[Tensor, Tensor]:
-    """How far each output can fall and rise: the ball pays for weights up to a level θ, the box for what is above.
+    """How far each output can fall and rise: the ball bounds weights up to a level θ, the box what is above.
 
     Any level of a row is sound. This one is best where all coordinates have the mean room: as many weights are above it
     as the budget can then fill.
     """
     below, above = _rooms(box, ball, rounding)
-    sizes = (weight.abs() * scale).flatten(1)
+    magnitudes = (weight.abs() * scale).flatten(1)
     room = ((below + above) / (2 * ball.scale)).mean()
-    filled = (ball.radius.mean() / room.clamp(min=VANISHING) - 2.0**-10).ceil() - 1
-    most = min(MOST, sizes.shape[1])
-    # Any level will do where one point has overflowed and there is no mean.
-    last = filled.nan_to_num(nan=0.0).clamp(0, most - 1).long().view(1, 1).expand(len(sizes), 1)
-    level = sizes.topk(most, dim=1).values.gather(1, last)
-    over = (sizes - level).clamp(min=0.0).view_as(weight) / scale
+    filled = (ball.radius.mean() / room.clamp(min=UNDERFLOW) - 2.0**-10).ceil() - 1
+    most = min(MOST, magnitudes.shape[1])
+    # Any level is sound, also where one point has overflowed and there is no mean.
+    last = filled.nan_to_num(nan=0.0).clamp(0, most - 1).long().view(1, 1).expand(len(magnitudes), 1)
+    level = magnitudes.topk(most, dim=1).values.gather(1, last)
+    over = (magnitudes - level).clamp(min=0.0).view_as(weight) / scale
     rising, falling = torch.where(weight > 0, over, 0.0), torch.where(weight < 0, over, 0.0)
     rows = apply(torch.zeros_like(ball.scale), weight, level.squeeze(1))
 
