@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import certibayes as cb
 from certibayes.cli import app
 from certibayes.evaluation import assess
-from certibayes.experiments.out_of_distribution import load_foreign
+from certibayes.experiments.out_of_distribution import load_out_of_distribution
 
 
 def invoke(*arguments):
@@ -42,7 +42,7 @@ def test_json_agrees_with_the_library(runs):
     )
     digits, predictor = cb.data.load("digits"), cb.load(runs[0]).predictor(5, seed=0)
     x, y = digits.test
-    expected = assess(predictor, x[:40], y[:40], load_foreign("noise", digits, limit=40)).summary()
+    expected = assess(predictor, x[:40], y[:40], load_out_of_distribution("noise", digits, limit=40)).summary()
     found = record["runs"]["standard"]
     assert (record["in"], record["out"], record["eps"]) == ("digits", "noise", None)
     assert {key: found[key] for key in expected} == expected

@@ -6,11 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from certibayes.cli import app
-from certibayes.experiments import DoubtJudging, RuleJudging, run_certification_study, run_uncertainty_study
+from certibayes.experiments import RuleEvaluator, UncertaintyEvaluator, run_certification_study, run_uncertainty_study
 from certibayes.experiments.certification_study import LADDER, attacks_markdown, flat, rules_markdown
 from certibayes.experiments.figures import rules_figure
 
-JUDGING = RuleJudging(0.05, samples=2, limit=8, budget=1.0)
+JUDGING = RuleEvaluator(0.05, samples=2, limit=8, budget=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def test_every_file_is_written(study):
 def test_runs_are_shared_with_the_study_of_uncertainty(study, monkeypatch):
     out, _ = study
     monkeypatch.setattr("certibayes.experiments.grid.train", lambda *a, **k: pytest.fail("trained again"))
-    judging = DoubtJudging(0.1, samples=2, limit=8, steps=2, restarts=1, ood="inverted")
-    rows, _ = run_uncertainty_study(out, judging, dataset="digits", methods=["map"], quick=True)
+    evaluator = UncertaintyEvaluator(0.1, samples=2, limit=8, steps=2, restarts=1, ood="inverted")
+    rows, _ = run_uncertainty_study(out, evaluator, dataset="digits", methods=["map"], quick=True)
     assert len(rows) == 2
 
 

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from certibayes.errors import Diverged, Interrupted, InvalidInput
-from certibayes.experiments import Judging, TrainSpec, grid, run_grid, train
+from certibayes.experiments import Evaluator, TrainSpec, grid, run_grid, train
 from certibayes.experiments.grid import run_one
 
-JUDGING = Judging(0.05, samples=3, limit=20, steps=2, restarts=1)
+JUDGING = Evaluator(0.05, samples=3, limit=20, steps=2, restarts=1)
 
 
 def spec(**settings):
@@ -95,7 +95,7 @@ def test_several_processes_give_the_same_figures(tmp_path):
 
 def test_an_error_in_a_process_is_the_error_here(tmp_path):
     with pytest.raises(InvalidInput, match=r"eps|radius"):
-        run_grid(SPECS, tmp_path, Judging(-1.0), workers=2)
+        run_grid(SPECS, tmp_path, Evaluator(-1.0), workers=2)
 
 
 def test_chains_are_diagnosed(tmp_path):

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from certibayes.cli import app
 from certibayes.errors import InvalidInput, RunExists
-from certibayes.experiments import DoubtJudging, grid, run_uncertainty_study
+from certibayes.experiments import UncertaintyEvaluator, grid, run_uncertainty_study
 from certibayes.experiments.inference_study import study_specs as inference_specs
 from certibayes.experiments.uncertainty_figures import calibration_figure, histogram_grid
 from certibayes.experiments.uncertainty_study import PAPER, Row, claims_of, draw, flat, markdown, study_specs
 
-JUDGING = DoubtJudging(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")
+JUDGING = UncertaintyEvaluator(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def test_what_is_finished_is_not_done_again(study, monkeypatch):
 def test_other_foreign_inputs_are_judged_anew_without_training(study, monkeypatch):
     out, rows, _ = study
     monkeypatch.setattr(grid, "train", None)
-    judging = dataclasses.replace(JUDGING, ood="noise")
-    found, _ = run_uncertainty_study(out, judging, dataset="digits", methods=["map"], quick=True)
+    evaluator = dataclasses.replace(JUDGING, ood="noise")
+    found, _ = run_uncertainty_study(out, evaluator, dataset="digits", methods=["map"], quick=True)
     assert found[0].figures["in"] == rows[0].figures["in"]
     assert found[0].figures["out"] != rows[0].figures["out"]
 
