@@ -11,10 +11,10 @@ from .cases import invoke
 EPOCHS, HIDDEN, EPS = 2, 8, 0.1
 
 COSINE = cb.Schedule("cosine", warmup=0.05)
-"""What ``certibayes train`` takes where an algorithm does not ask for a constant rate, which is the default of ``fit``."""
+"""What ``certibayes train`` takes unless an algorithm asks for a constant rate, which is the default of ``fit``."""
 
 RAMP = cb.LinearRamp(0.0, 0.5)
-"""What it takes where an algorithm does not collect iterates earlier; by default the radius grows over all of training."""
+"""What it takes unless an algorithm collects earlier iterates; the default of a likelihood is all of training."""
 
 
 def fitted(algorithm, likelihood, **settings):

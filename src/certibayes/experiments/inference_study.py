@@ -26,7 +26,7 @@ COMMON: dict[str, Any] = {
     "eps": EPS,
     "epochs": 20,
     "ramp": 0.5,
-    "prior_variance_scale": 300.0,
+    "variance_scale": 300.0,
     "start_epochs": 0,
     "start_lr": 0.05,
     "validation": 1 / 12,

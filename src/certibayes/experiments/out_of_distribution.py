@@ -70,9 +70,7 @@ def load_out_of_distribution(
         limit: take only the first so many.
     """
     if not dataset.classes:
-        raise InvalidInput(
-            f"{dataset.name} is a regression; its predictors give no class probabilities."
-        )
+        raise InvalidInput(f"{dataset.name} is a regression; its predictors give no class probabilities.")
     if name in MADE:
         return MADE[name](dataset.test.inputs[:limit], dataset.domain or (0.0, 1.0))
     if name not in data.names():

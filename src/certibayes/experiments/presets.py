@@ -55,15 +55,15 @@ PRESETS = {
         {
             # The prior is "N/A" in the paper; ours stays weak. 468 steps per epoch, so every 18th of the second half
             # makes 260 iterates, for the paper's 250.
-            "swag": {"lr": 0.1, "prior_variance_scale": 300.0, "settings": {"start": 0.5, "every": 18}},
-            "noisy-adam": {"lr": 0.001, "prior_variance_scale": 10.0},
-            "vogn": {"lr": 0.35, "prior_variance_scale": 10.0},
-            "bbb": {"lr": 0.45, "prior_variance_scale": 20.0},
+            "swag": {"lr": 0.1, "variance_scale": 300.0, "settings": {"start": 0.5, "every": 18}},
+            "noisy-adam": {"lr": 0.001, "variance_scale": 10.0},
+            "vogn": {"lr": 0.35, "variance_scale": 10.0},
+            "bbb": {"lr": 0.45, "variance_scale": 20.0},
             # All 60,000 images in every step; the batch size is that of the first ten epochs. 3 iterations of burn-in,
             # then 25 samples.
             "hmc": {
                 "lr": 0.075,
-                "prior_variance_scale": 500.0,
+                "variance_scale": 500.0,
                 "epochs": 25,
                 "start_epochs": 10,
                 "settings": {"burn_in": 3, "burn_in_leapfrog": 20, "leapfrog": 25},
@@ -76,9 +76,9 @@ PRESETS = {
         {**_PAPER, "dataset": "cifar10", "architecture": "paper-cifar-supplement", "eps": 1 / 255, "epochs": 45},
         {
             # 390 steps per epoch: every 17th of the second half makes 516 iterates, for the paper's 500.
-            "swag": {"lr": 0.015, "prior_variance_scale": 300.0, "settings": {"start": 0.5, "every": 17}},
-            "noisy-adam": {"lr": 0.00025, "prior_variance_scale": 5.0, **_DECAY},
-            "vogn": {"lr": 0.25, "prior_variance_scale": 5.0, **_DECAY},
+            "swag": {"lr": 0.015, "variance_scale": 300.0, "settings": {"start": 0.5, "every": 17}},
+            "noisy-adam": {"lr": 0.00025, "variance_scale": 5.0, **_DECAY},
+            "vogn": {"lr": 0.25, "variance_scale": 5.0, **_DECAY},
         },
     ),
 }

@@ -122,7 +122,7 @@ class TrainSpec:
         ramp: fraction of training over which the radius grows; of the start, where there is one. By default 0.5, or
             less where the algorithm collects earlier iterates (sghmc).
         noise_std: observation noise, for regression.
-        prior_variance_scale: prior variance is this over fan_in.
+        variance_scale: the prior variance is this over fan_in.
         algorithm: name of the inference algorithm.
         lr: learning rate; the algorithm's own by default.
         schedule: course of the learning rate; by default cosine, or constant where the algorithm wants that.
@@ -153,7 +153,7 @@ class TrainSpec:
     margins: bool = False
     ramp: float | None = None
     noise_std: float = 0.7
-    prior_variance_scale: float = GaussianPrior.variance_scale
+    variance_scale: float = GaussianPrior.variance_scale
     algorithm: str = "vogn"
     lr: float | None = None
     schedule: str | None = None
@@ -286,7 +286,7 @@ class TrainSpec:
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""
-        return GaussianPrior(self.prior_variance_scale)
+        return GaussianPrior(self.variance_scale)
 
     def make_schedule(self) -> Schedule:
         """Make the learning-rate schedule, as the algorithm wants it unless the spec says otherwise."""
