@@ -188,9 +188,7 @@ def test_a_resumed_run_takes_settings_that_agree(unfinished):
 
 
 def test_a_default_temperature_below_one_is_reported_with_its_reason(tmp_path):
-    words = (
-        "temperature 0.01, the default of vogn under a likelihood of bounds: at 1, Bayes' rule, its weights vary"
-    )
+    words = "temperature 0.01, the default of vogn under a likelihood of bounds: at 1, Bayes' rule, its weights vary"
     assert words in invoke(*TINY, "--algorithm", "vogn", "--out", tmp_path / "vogn").stdout
     assert cb.load(tmp_path / "vogn").metadata["temperature"] == 0.01
     for name, arguments in {"map": ["--algorithm", "map"], "chosen": ["--temperature", 1]}.items():

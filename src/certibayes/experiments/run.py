@@ -217,7 +217,8 @@ def trained_radius(out: Path, posterior: Posterior) -> float | None:
     """
     likelihood = posterior.metadata.get("likelihood")
     eps = likelihood.get("eps") if isinstance(likelihood, dict) else None
-    if eps is not None:
+    # The standard likelihood of a regression is the robust one with radius 0.
+    if eps:
         return float(eps)
     # Not the record of a run that was started in the same place and is not finished.
     return TrainSpec.from_json(_read(out / RECORD)["spec"]).trained_radius if (out / RECORD).exists() else None
