@@ -25,6 +25,10 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	$(PIP) --editable .
 	@touch $@
 
+$(VENV)/.figures: $(VENV)/.base
+	$(PIP) --editable ".[figures]"
+	@touch $@
+
 $(VENV)/.test: $(VENV)/.base
 	$(PIP) --editable ".[test]"
 	@touch $@
@@ -37,7 +41,7 @@ $(VENV)/.docs: $(VENV)/.base
 	$(PIP) --editable ".[docs]"
 	@touch $@
 
-demo: $(VENV)/.base
+demo: $(VENV)/.figures
 	$(BIN)/certibayes demo
 
 test: $(VENV)/.test
@@ -55,7 +59,7 @@ docs: $(VENV)/.docs
 notebook: $(VENV)/.docs
 	$(BIN)/python -m nbconvert --to notebook --execute --inplace docs/notebooks/two-dimensions.ipynb
 
-bench: $(VENV)/.base
+bench: $(VENV)/.figures
 	$(BIN)/python -m benchmarks
 
 clean:

@@ -9,7 +9,16 @@ from typer.testing import CliRunner
 
 from certibayes.cli import app
 
-BUDGET = ["--limit", 60, "--steps", 4, "--restarts", 2, "--queries", 10]
+BUDGET = ["--limit", 60, "--steps", 4, "--restarts", 2]
+SQUARE = ["--limit", 60, "--queries", 10]
+BUDGETS = {
+    "fgsm": ["--limit", 60],
+    "square": SQUARE,
+    "fgsm,square": SQUARE,
+    "pgd": BUDGET,
+    "apgd": BUDGET,
+    "ensemble": [*BUDGET, "--queries", 10],
+}
 
 
 def invoke(*arguments):
@@ -24,14 +33,17 @@ def run(tmp_path_factory):
     return out
 
 
-@pytest.mark.parametrize("method", ["fgsm", "pgd", "apgd", "square", "ensemble", "fgsm,square"])
-def test_every_method_runs_and_tells_what_stands_after_each(run, method):
-    result = invoke("attack", run, "--eps", 0.05, "--method", method, *BUDGET, "--json")
+@pytest.mark.parametrize("method", BUDGETS)
+def test_every_method_runs_and_says_what_is_unbroken_after_each(run, method):
+    result = invoke("attack", run, "--eps", 0.05, "--method", method, *BUDGETS[method], "--json")
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
-    shares = list(record["after"].values())
-    assert shares == sorted(shares, reverse=True)
-    assert (shares[0], shares[-1]) == (record["accuracy"], record["standing"])
+    fractions = list(record["after"].values())
+    assert fractions == sorted(fractions, reverse=True)
+    assert (fractions[0], fractions[-1]) == (record["accuracy"], record["robust_accuracy"])
+    assert ["clean", *record["attacks"]] == list(record["after"])
+    for settings in record["attacks"].values():
+        assert settings.get("steps", 4) == 4 and settings.get("restarts", 2) == 2 and settings.get("queries", 10) == 10
     assert record["method"] == method and record["n"] == 60
 
 
@@ -39,13 +51,21 @@ def test_every_method_runs_and_tells_what_stands_after_each(run, method):
 def test_other_norms(run, norm, eps):
     record = json.loads(invoke("attack", run, "--eps", eps, "--norm", norm, *BUDGET, "--json").stdout)
     assert record["norm"] == norm
-    assert record["standing"] < record["accuracy"]
+    assert record["robust_accuracy"] < record["accuracy"]
 
 
 def test_the_table_of_an_ensemble(run):
-    shown = invoke("attack", run, "--eps", 0.05, "--method", "ensemble", *BUDGET)
+    shown = invoke("attack", run, "--eps", 0.05, "--method", "ensemble", *BUDGETS["ensemble"])
     assert shown.exit_code == 0
-    for word in ("no attack", "pgd", "apgd-ce", "apgd-dlr", "square", "still stand"):
+    for word in (
+        "no attack",
+        "pgd",
+        "apgd-ce",
+        "apgd-dlr",
+        "square",
+        "are unbroken at eps 0.05 (linf",
+        "robust accuracy",
+    ):
         assert word in shown.output
 
 
@@ -65,9 +85,9 @@ def test_points_as_csv(run, tmp_path):
     with file.open(newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 60
-    assert sum(row["stands"] == "True" for row in rows) / 60 == pytest.approx(record["standing"])
+    assert sum(row["broken"] == "False" for row in rows) / 60 == pytest.approx(record["robust_accuracy"])
     for row in rows:
-        assert (row["stands"] == "True") == (row["label"] == row["predicted"]) == (row["broken_by"] == "")
+        assert (row["broken"] == "False") == (row["label"] == row["predicted"]) == (row["broken_by"] == "")
         assert float(row["distance"]) <= 0.05
 
 
@@ -81,9 +101,16 @@ def test_parquet_without_pyarrow_is_refused_before_the_attack(run, tmp_path, mon
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--method", "magic"], "fgsm, pgd"), (["--norm", "l7"], "linf, l2, l1"), (["--steps", 0], "at least 1")],
+    [
+        (["--method", "magic"], "fgsm, pgd"),
+        (["--norm", "l7"], "linf, l2, l1"),
+        (["--steps", 0], "at least 1"),
+        (["--method", "square", "--steps", 3], "--steps means nothing to square; it is for pgd, apgd-ce, apgd-dlr"),
+        (["--method", "fgsm,pgd", "--queries", 3], "--queries means nothing to fgsm, pgd; it is for square"),
+        (["--method", "fgsm", "--restarts", 3], "--restarts means nothing to fgsm"),
+    ],
 )
-def test_mistakes_are_told_in_a_sentence(run, arguments, message):
+def test_mistakes_are_explained_in_a_sentence(run, arguments, message):
     result = invoke("attack", run, "--limit", 5, *arguments)
     assert result.exit_code == 1
     assert message in " ".join(result.output.split())

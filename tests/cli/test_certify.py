@@ -110,7 +110,7 @@ def test_parquet_needs_a_package(run, tmp_path, monkeypatch):
     monkeypatch.setattr(tables.importlib.util, "find_spec", lambda name: None)
     result = certified(run, tmp_path / "out", "--format", "parquet")
     assert result.exit_code == 1 and "pyarrow" in result.stderr
-    assert not (tmp_path / "out").exists()  # told before anything was computed
+    assert not (tmp_path / "out").exists()  # refused before anything was computed
     assert "not 'xlsx'" in certified(run, tmp_path / "out", "--format", "xlsx").stderr
 
 
@@ -208,7 +208,7 @@ class TestBudget:
 
 
 class TestIntermediates:
-    def test_they_are_told_and_checked(self, run, tmp_path):
+    def test_they_are_reported_and_checked(self, run, tmp_path):
         result = certified(run, tmp_path / "out", "--bounds", "crown", "--intermediates", "crown", "--json")
         assert result.exit_code == 0, result.output
         record = json.loads(result.stdout)
@@ -220,7 +220,7 @@ class TestIntermediates:
 
     @pytest.mark.parametrize(("value", "words"), [("magic", "must be one of ibp, crown"), ("crown", "linear bounds")])
     @pytest.mark.parametrize("command", ["certify", "radius"])
-    def test_wrong_ones_are_told_in_a_sentence(self, run, command, value, words):
+    def test_wrong_ones_are_explained_in_a_sentence(self, run, command, value, words):
         result = invoke(command, run, "--limit", 5, "--method", "theorem1", "--intermediates", value)
         assert result.exit_code == 1 and words in result.stderr and "Traceback" not in result.output
 

@@ -67,7 +67,7 @@ def test_radii_of_zero_under_larger_words_are_refused(check, stored, tmp_path):
     assert "the statement is not what the record says" in json.loads(result.stdout)["contradictions"][0]
 
 
-def test_what_is_neither_confirmed_nor_refuted_is_told_and_refused_if_strict(check, certifiable_run, tmp_path):
+def test_what_is_neither_confirmed_nor_refuted_is_reported_and_refused_if_strict(check, certifiable_run, tmp_path):
     """A certificate by tighter bounds than intervals; or one that was rid of all that would be refuted."""
     command = ("certify", certifiable_run, "--eps", 0.06, "--samples", 3, "--limit", LIMIT)
     assert invoke(*command, "--method", "best", "--bounds", "crown", "--out", tmp_path / "c.json").exit_code == 0
@@ -101,7 +101,7 @@ def test_another_predictor_or_other_points_are_refused(check, stored, options, w
     assert json.loads(check(stored, *options, "--json").stdout)["problems"]
 
 
-def test_labels_that_are_not_the_data_sets_are_told(check, certifiable_run, tmp_path):
+def test_labels_that_are_not_the_data_sets_are_reported(check, certifiable_run, tmp_path):
     x = cb.data.load("digits").test.inputs[:LIMIT]
     predicted = cb.certify(cb.load(certifiable_run).predictor(3, seed=0), x, eps=0.02, domain=(0.0, 1.0))
     assert not torch.equal(predicted.labels, cb.data.load("digits").test.targets[:LIMIT])
@@ -136,6 +136,6 @@ def test_what_is_not_a_certificate_is_an_error(check, stored, tmp_path):
     assert result.exit_code == BROKEN and "unknown: approved" in result.stderr and "Traceback" not in result.output
 
 
-def test_the_help_tells_the_exit_codes():
+def test_the_help_lists_the_exit_codes():
     page = " ".join(invoke("check", "--help").output.split())
     assert "--strict" in page and "Exit codes: 0" in page and "3 if not" in page

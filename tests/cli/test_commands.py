@@ -32,11 +32,11 @@ def run(tmp_path_factory):
 
 def test_help_names_every_command_and_the_exit_codes():
     page = invoke("--help").output
-    for word in ("demo", "train", "certify", "attack", "uncertainty", "data", "info", "130"):
+    for word in ("demo", "train", "certify", "attack", "evaluate", "data", "info", "130"):
         assert word in page
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "certify", "attack", "uncertainty", "data", "info"])
+@pytest.mark.parametrize("command", ["demo", "train", "certify", "attack", "evaluate", "data", "info"])
 def test_every_command_explains_itself(command):
     result = invoke(command, "--help")
     assert result.exit_code == 0
@@ -89,10 +89,10 @@ def test_missing_a_bar_is_exit_code_3(run):
     assert invoke("certify", run, "--eps", 0.0, "--limit", 50, "--at-least", 0.1, "--json").exit_code == 0
 
 
-def test_attack_stands_above_the_certificate(run):
+def test_robust_accuracy_is_no_less_than_what_is_certified(run):
     attacked = json.loads(invoke("attack", run, "--eps", 0.02, "--limit", 200, "--steps", 5, "--json").stdout)
     certified = json.loads(invoke("certify", run, "--eps", 0.02, "--limit", 200, "--json").stdout)
-    assert certified["certified"] <= attacked["standing"] <= attacked["accuracy"] == certified["accuracy"]
+    assert certified["certified"] <= attacked["robust_accuracy"] <= attacked["accuracy"] == certified["accuracy"]
 
 
 def test_info_describes_a_run_and_the_installation(run):
@@ -136,8 +136,12 @@ def test_a_finished_run_is_not_overwritten(run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--algorithm", "magic"], "magic"),
+        (["--algorithm", "magic"], "there is no algorithm 'magic'. Known are map, vogn"),
+        (["--algorithm", "vong"], "perhaps you mean vogn"),
+        (["--algorithm", "NoisyAdam"], "perhaps you mean noisy-adam"),
         (["--likelihood", "magic"], "magic"),
+        (["--likelihood", "crown_ipb"], "perhaps you mean crown-ibp"),
+        (["--eps", "8"], "8/255"),
         (["--dataset", "mnits"], "mnist"),
         (["--architecture", "magic"], "magic"),
         (["--epochs", "0"], "epochs"),
@@ -145,7 +149,7 @@ def test_a_finished_run_is_not_overwritten(run):
         (["--eps", "-0.1"], "radius"),
     ],
 )
-def test_wrong_settings_are_told_in_a_sentence(arguments, words, tmp_path):
+def test_wrong_settings_are_explained_in_a_sentence(arguments, words, tmp_path):
     result = invoke(*TRAIN, "--out", tmp_path / "run", *arguments)
     assert result.exit_code == 1, result.output
     assert words in result.stderr
@@ -157,7 +161,7 @@ def test_wrong_usage_is_exit_code_2(tmp_path):
     assert invoke(*TRAIN, "--hidden", "wide", "--out", tmp_path / "run").exit_code == 2
 
 
-def test_a_foreign_directory_is_an_error(tmp_path):
+def test_a_directory_without_a_run_is_an_error(tmp_path):
     result = invoke("certify", tmp_path)
     assert result.exit_code == 1
     assert str(tmp_path) in result.stderr.replace("\n", "")

@@ -76,7 +76,7 @@ def test_people_see_tables_and_a_verdict(run):
     ):
         assert words in page
     assert "too few draws to tell" in page
-    assert "{" not in page.replace("{'loss': 0.5}", "").split("sampler")[-1]
+    assert "{" not in page
 
 
 def test_divergences_are_red(tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_divergences_are_red(tmp_path, monkeypatch):
     assert "31m" not in page(0)
 
 
-def test_stuck_chains_are_told_in_strict_json(tmp_path):
+def test_stuck_chains_are_reported_in_strict_json(tmp_path):
     run = saved_run(tmp_path, stuck=True, sampler=HMC)
 
     def refuse(constant):
@@ -114,7 +114,7 @@ def test_sghmc_has_one_chain_and_fewer_figures(tmp_path):
 
 def test_two_draws_are_too_few(tmp_path):
     page = invoke("info", saved_run(tmp_path, 4, 2)).output
-    assert "unknown" in page and "nothing can be told" in page
+    assert "unknown" in page and "nothing can be said" in page
 
 
 def test_missing_data_leaves_the_rest_and_names_the_command(tmp_path):
@@ -147,5 +147,31 @@ def test_samples_that_are_no_chains_look_as_before(tmp_path):
     record = json.loads(invoke("info", tmp_path, "--json").stdout)
     assert list(record) == ["posterior", "parameters", "network", "algorithm", "dataset", "versions", "final epoch"]
     page = invoke("info", tmp_path).output
-    assert len(page.splitlines()) == len(record)
+    assert len(page.splitlines()) == len(record) + len(record["versions"])
     assert "R-hat" not in page
+
+
+def test_nested_settings_are_indented_under_the_name_of_what_they_belong_to(tmp_path):
+    likelihood = {
+        "name": "RobustCategorical",
+        "p_eps": {"name": "TwoPoint", "eta": 0.11000000000000001, "lam": 0.25},
+        "domain": [0.0, 1.0],
+        "ramp": None,
+    }
+    digest = "b1e3da426c2f4bdd02e87ee53dc846fed78494c560c38e2abfa7d175566c4b94"
+    run = saved_run(tmp_path, 2, 4, likelihood=likelihood, data={"sha256": digest}, dataset=None)
+    rows = [row.rstrip() for row in invoke("info", run).output.splitlines()]
+    first = next(number for number, row in enumerate(rows) if row.startswith("likelihood"))
+    names = [row.split() for row in rows[first : first + 6]]
+    assert names == [
+        ["likelihood", "RobustCategorical"],
+        ["p_eps", "TwoPoint"],
+        ["eta", "0.11"],
+        ["lam", "0.25"],
+        ["domain", "0,", "1"],
+        ["ramp", "none"],
+    ]
+    indents = [len(row) - len(row.lstrip()) for row in rows[first : first + 6]]
+    assert indents == [0, 2, 4, 4, 2, 2]
+    assert ["sha256", "b1e3da426c2f4bdd…"] in [row.split() for row in rows]
+    assert json.loads(invoke("info", run, "--json").stdout)["data"]["sha256"] == digest

@@ -11,7 +11,7 @@ COMMANDS = {
     "certify": ["--limit", 20],
     "radius": ["--limit", 5, "--tolerance", 0.01],
     "attack": ["--limit", 5],
-    "uncertainty": ["--limit", 20],
+    "evaluate": ["--limit", 20, "--steps", 2],
 }
 
 

@@ -32,9 +32,9 @@ def test_radii_agree_with_the_library(run, tmp_path):
     expected = certified_radius(cb.load(run).predictor(), x, y, domain=(0.0, 1.0), tolerance=0.01)
     assert record["mean_radius"] == expected.mean > 0 and record["median_radius"] == expected.median
     assert record["n"] == 40 and record["statement"] == expected.statement
-    shares = list(record["certified"].values())
-    assert list(record["certified"]) == ["0.01", "0.05", "0.1", "0.2", "0.5"]
-    assert shares == sorted(shares, reverse=True) and shares[0] <= record["accuracy"]
+    fractions = list(record["certified"].values())
+    assert list(record["certified"]) == ["0.01", "0.02", "0.05", "0.1", "0.2", "0.5"] and record["own_radius"] == 0.02
+    assert fractions == sorted(fractions, reverse=True) and fractions[0] <= record["accuracy"]
     with (tmp_path / "r.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["radius"]) for row in rows] == expected.radius.tolist()
@@ -46,7 +46,7 @@ def test_for_people(run, tmp_path):
         "radius", run, "--limit", 20, "--tolerance", 0.05, "--method", "pairwise", "--out", tmp_path / "r.csv"
     )
     assert result.exit_code == 0
-    for word in ("mean radius", "median", "pairwise", "l-infinity", "r.csv"):
+    for word in ("mean radius", "median", "pairwise", "l-infinity", "0.02, the run's own", "r.csv"):
         assert word in result.output
 
 
@@ -54,6 +54,6 @@ def test_for_people(run, tmp_path):
     ("options", "words"),
     [(["--method", "magic"], "magic"), (["--bounds", "magic"], "magic"), (["--largest", 0], "0.0")],
 )
-def test_wrong_settings_are_told_in_a_sentence(run, options, words):
+def test_wrong_settings_are_explained_in_a_sentence(run, options, words):
     result = invoke("radius", run, "--limit", 5, *options)
     assert result.exit_code == 1 and words in result.stderr and "Traceback" not in result.output

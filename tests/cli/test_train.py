@@ -48,7 +48,7 @@ def test_flags_reach_the_algorithm(tmp_path):
     spec = trained(tmp_path, "--betas", "0.8,0.9", "--initial-std", 0.02, "--warmup", 0, "--margins")
     assert spec["settings"] == {"betas": [0.8, 0.9], "initial_std": 0.02}
     assert spec["warmup"] == 0 and spec["margins"]
-    assert cb.load(tmp_path).metadata["betas"] == [0.8, 0.9]
+    assert cb.load(tmp_path).metadata["algorithm"]["betas"] == [0.8, 0.9]
 
 
 def test_flags_win_over_the_file_and_the_run_can_be_repeated(tmp_path):
@@ -75,7 +75,7 @@ def test_none_is_a_value_and_wins_over_the_file(tmp_path):
 
 def test_a_preset_is_where_settings_start(tmp_path):
     spec = trained(tmp_path, "--preset", "paper-mnist", "--dataset", "digits", "--algorithm", "noisy-adam")
-    assert spec["lr"] == 0.001 and spec["prior_variance_scale"] == 10 and spec["ramp"] == 1.0 and spec["epochs"] == 1
+    assert spec["lr"] == 0.001 and spec["variance_scale"] == 10 and spec["ramp"] == 1.0 and spec["epochs"] == 1
 
 
 def test_a_start_and_a_radius_from_the_command_line(tmp_path):
@@ -86,7 +86,7 @@ def test_a_start_and_a_radius_from_the_command_line(tmp_path):
     assert metadata["likelihood"]["p_eps"]["name"] == "Exponential"
 
 
-def test_a_chosen_temperature_is_told_with_its_curve(tmp_path):
+def test_a_chosen_temperature_is_reported_with_its_curve(tmp_path):
     result = invoke(*TINY, "--temperature", "validate", "--out", tmp_path / "a")
     assert result.exit_code == 0, result.output
     chosen = cb.load(tmp_path / "a").metadata["temperature"]
@@ -109,7 +109,7 @@ def test_a_chosen_temperature_is_told_with_its_curve(tmp_path):
         (["--betas", "0.9,1.5"], "decays"),
     ],
 )
-def test_what_cannot_be_is_told_in_a_sentence_and_leaves_nothing(arguments, words, tmp_path):
+def test_what_cannot_be_is_explained_in_a_sentence_and_leaves_nothing(arguments, words, tmp_path):
     result = invoke(*TINY, "--out", tmp_path / "run", *arguments)
     assert result.exit_code == 1, result.output
     assert words in result.stderr and "Traceback" not in result.output
@@ -118,9 +118,9 @@ def test_what_cannot_be_is_told_in_a_sentence_and_leaves_nothing(arguments, word
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("epoch = 3", "perhaps you mean epochs"), ("eps = 'far'", "eps"), ("eps = = 1", "line 1")],
+    [("epoch = 3", "perhaps you mean epochs"), ("eps = 'far'", "eps"), ("eps = '8/0'", "eps"), ("eps = = 1", "line 1")],
 )
-def test_a_wrong_file_is_told_in_a_sentence(text, words, tmp_path):
+def test_a_wrong_file_is_explained_in_a_sentence(text, words, tmp_path):
     (tmp_path / "config.toml").write_text(text)
     result = invoke(*TINY, "--config", tmp_path / "config.toml", "--out", tmp_path / "run")
     assert result.exit_code == 1, result.output
@@ -187,8 +187,8 @@ def test_a_resumed_run_takes_settings_that_agree(unfinished):
     assert json.loads(result.stdout)["spec"]["settings"]["every"] == 5
 
 
-def test_a_default_temperature_below_one_is_told_with_its_reason(tmp_path):
-    words = "temperature 0.01, the default of vogn where bounds judge its weights: at 1, Bayes' rule, they are too wide"
+def test_a_default_temperature_below_one_is_reported_with_its_reason(tmp_path):
+    words = "temperature 0.01, the default of vogn under a likelihood of bounds: at 1, Bayes' rule, its weights vary"
     assert words in invoke(*TINY, "--algorithm", "vogn", "--out", tmp_path / "vogn").stdout
     assert cb.load(tmp_path / "vogn").metadata["temperature"] == 0.01
     for name, arguments in {"map": ["--algorithm", "map"], "chosen": ["--temperature", 1]}.items():

@@ -59,7 +59,7 @@ def test_none_is_kept_where_it_is_not_the_default(tmp_path):
         ("epochs = 3\neps == 4", "not valid TOML.*line 2"),
     ],
 )
-def test_a_wrong_file_is_told_in_a_sentence(tmp_path, text, words):
+def test_a_wrong_file_is_explained_in_a_sentence(tmp_path, text, words):
     with pytest.raises(InvalidInput, match=words):
         read_config(config(tmp_path, text))
 
@@ -84,9 +84,9 @@ def test_presets_are_specs(name):
 
 def test_presets_hold_the_papers_figures():
     mnist, cifar = (assemble({"preset": f"paper-{name}", "algorithm": "vogn"}) for name in ("mnist", "cifar"))
-    assert (mnist.lr, mnist.prior_variance_scale, mnist.epochs, mnist.eps) == (0.35, 10, 20, 0.1)
+    assert (mnist.lr, mnist.variance_scale, mnist.epochs, mnist.eps) == (0.35, 10, 20, 0.1)
     assert mnist.make_schedule()(0.5) == mnist.make_schedule()(0.0) == 1.0
-    assert (cifar.lr, cifar.prior_variance_scale, cifar.epochs, cifar.eps) == (0.25, 5, 45, 1 / 255)
+    assert (cifar.lr, cifar.variance_scale, cifar.epochs, cifar.eps) == (0.25, 5, 45, 1 / 255)
     assert math.isclose(cifar.make_schedule()(1 / 45), math.exp(-0.025))
     hmc = preset_values("paper-mnist", "hmc")
     assert hmc["epochs"] == 25 and hmc["settings"]["burn_in"] == 3

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from certibayes.errors import Diverged, Interrupted, InvalidInput
-from certibayes.experiments import Judging, TrainSpec, grid, run_grid, train
+from certibayes.experiments import Evaluator, TrainSpec, grid, run_grid, train
 from certibayes.experiments.grid import run_one
 
-JUDGING = Judging(0.05, samples=3, limit=20, steps=2, restarts=1)
+JUDGING = Evaluator(0.05, samples=3, limit=20, steps=2, restarts=1)
 
 
 def spec(**settings):
@@ -46,17 +46,17 @@ def test_what_is_finished_is_not_done_again(tmp_path, counted):
     assert counted == [("one", False), ("two", False)]
 
 
-def test_a_stopped_run_goes_on_and_a_trained_one_is_only_judged(tmp_path, counted, monkeypatch):
+def test_a_stopped_run_goes_on_and_a_trained_one_is_only_evaluated(tmp_path, counted, monkeypatch):
     expected = run_one(SPECS["one"], tmp_path / "expected", JUDGING)
-    real = grid._judge
+    real = grid._evaluate
 
     def stop(*arguments):
         raise Interrupted("stop")
 
-    monkeypatch.setattr(grid, "_judge", stop)
+    monkeypatch.setattr(grid, "_evaluate", stop)
     with pytest.raises(Interrupted):
         run_one(SPECS["one"], tmp_path / "one", JUDGING)
-    monkeypatch.setattr(grid, "_judge", real)
+    monkeypatch.setattr(grid, "_evaluate", real)
     assert run_one(SPECS["one"], tmp_path / "one", JUDGING) == expected
     assert [name for name, _ in counted] == ["expected", "one"]
 
@@ -80,22 +80,22 @@ def test_divergence_is_a_finding(tmp_path, monkeypatch):
 
 
 def test_several_processes_give_the_same_figures(tmp_path):
-    told = []
+    calls = []
     alone = run_grid(SPECS, tmp_path / "alone", JUDGING)
-    together = run_grid(
+    in_parallel = run_grid(
         SPECS,
-        tmp_path / "together",
+        tmp_path / "parallel",
         JUDGING,
         workers=2,
-        on_progress=lambda done, total, name: told.append((done, total)),
+        on_progress=lambda done, total, name: calls.append((done, total)),
     )
-    assert together == alone
-    assert told == [(1, 2), (2, 2)]
+    assert in_parallel == alone
+    assert calls == [(1, 2), (2, 2)]
 
 
 def test_an_error_in_a_process_is_the_error_here(tmp_path):
     with pytest.raises(InvalidInput, match=r"eps|radius"):
-        run_grid(SPECS, tmp_path, Judging(-1.0), workers=2)
+        run_grid(SPECS, tmp_path, Evaluator(-1.0), workers=2)
 
 
 def test_chains_are_diagnosed(tmp_path):

@@ -78,7 +78,7 @@ def test_the_command_writes_table_figure_and_every_run(tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == set(specs)
 
 
-def test_an_unknown_study_is_told():
+def test_an_unknown_study_is_refused():
     result = CliRunner().invoke(app, ["reproduce", "everything"])
     assert result.exit_code == 1
     assert "inference" in result.output

@@ -75,7 +75,8 @@ def test_a_start_is_where_the_algorithm_begins():
     for name, mean in posterior.mean.items():
         assert torch.equal(mean, start.params[name])
     assert posterior.metadata["start"] == {"epochs": 2, "lr": 0.1}
-    assert posterior.metadata["ramp"] is None and start.metadata["ramp"] is not None
+    ramps = [each.metadata["likelihood"]["ramp"] for each in (posterior, start)]
+    assert ramps[0] is None and ramps[1] is not None
 
 
 @pytest.mark.parametrize("stage", [MAP, SWAG], ids=["start", "algorithm"])

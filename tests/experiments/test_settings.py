@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from certibayes.errors import InvalidInput
-from certibayes.experiments.settings import Setting, as_text, metavar, settings_of
+from certibayes.experiments.settings import Setting, as_number, as_text, metavar, settings_of
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec, hyperparameters
 
 
@@ -15,7 +15,7 @@ class Base:
     """A base.
 
     Attributes:
-        rate: of something, told
+        rate: of something, described
             over two lines.
     """
 
@@ -40,7 +40,7 @@ class Example(Base):
 def test_fields_become_settings_with_the_help_of_the_docstring():
     settings = settings_of(Example)
     assert list(settings) == ["rate", "pair"]
-    assert settings["rate"].help == "of something, told over two lines."
+    assert settings["rate"].help == "of something, described over two lines."
     assert settings["pair"].help == "two numbers."
     assert settings["pair"].default == (0.1, 0.2)
 
@@ -132,3 +132,22 @@ def test_types_have_short_names():
     assert metavar(tuple[float, float]) == "float,float"
     assert metavar(tuple[int, ...]) == "int,..."
     assert metavar(int | None) == "int|none"
+
+
+@pytest.mark.parametrize(("text", "number"), [("8/255", 8 / 255), (" 1 / 4 ", 0.25), ("1e-3", 1e-3), ("0.1", 0.1)])
+def test_numbers_may_be_quotients(text, number):
+    assert as_number(text) == number
+    assert settings_of(TrainSpec)["eps"].read(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "/", "1/", "/2", "1/0", "1/2/3", "eight/255"])
+def test_what_is_no_quotient_is_refused(text):
+    with pytest.raises(ValueError):
+        as_number(text)
+
+
+def test_a_file_writes_quotients_as_text():
+    assert TrainSpec(eps="8/255").eps == 8 / 255
+    for wrong in ("8:255", "8/0", "0.1"):
+        with pytest.raises(InvalidInput, match="eps must be a number"):
+            TrainSpec(eps=wrong)

@@ -30,7 +30,7 @@ def test_settings_reach_the_algorithm_with_their_types():
     assert TrainSpec(algorithm="swag", lr=1, settings={"every": "none"}).make_algorithm() == SWAG(lr=1.0, every=None)
 
 
-def test_the_schedule_is_the_algorithms_own_unless_told_otherwise():
+def test_the_schedule_is_the_algorithms_own_unless_the_spec_says_otherwise():
     assert TrainSpec(algorithm="vogn").make_schedule() == Schedule("cosine", warmup=0.05)
     assert TrainSpec(algorithm="swag").make_schedule() == Schedule("constant")
     assert TrainSpec(algorithm="swag", schedule="cosine", warmup=0.1).make_schedule() == Schedule("cosine", warmup=0.1)
@@ -74,7 +74,7 @@ def test_the_temperature_is_chosen_on_held_out_data():
     ],
     ids=str,
 )
-def test_the_temperature_is_one_unless_bounds_judge_an_algorithm_with_wide_weights(values, temperature):
+def test_the_temperature_is_one_unless_an_algorithm_needs_less_under_bounds(values, temperature):
     spec = TrainSpec(**values)
     assert spec.resolved().temperature == temperature
     if "temperature" not in values:
@@ -107,14 +107,14 @@ def test_chains_start_from_a_trained_network_unless_they_start_from_the_prior():
 @pytest.mark.parametrize(
     ("radius", "description"),
     [
-        ("two-point", {"distribution": "TwoPoint", "lam": 0.5}),
-        ("rayleigh", {"distribution": "Rayleigh", "quadrature": 4}),
-        ("exponential", {"distribution": "Exponential", "quadrature": 4}),
+        ("two-point", {"name": "TwoPoint", "lam": 0.5}),
+        ("rayleigh", {"name": "Rayleigh", "quadrature": 4}),
+        ("exponential", {"name": "Exponential", "quadrature": 4}),
     ],
 )
 def test_the_radius_has_a_distribution(radius, description):
     spec = TrainSpec(radius=radius, lam=0.5, quadrature=4, eps=0.2)
-    found = spec.make_likelihood(data.load("digits")).describe()["radius"]
+    found = spec.make_likelihood(data.load("digits")).describe()["p_eps"]
     assert found.items() >= {**description, "eta": 0.22000000000000003}.items()
 
 
@@ -147,6 +147,6 @@ def test_the_radius_grows_only_where_it_is_ramped():
         ({"lr": -1.0}, "lr"),
     ],
 )
-def test_wrong_settings_are_told_before_anything_is_trained(values, words):
+def test_wrong_settings_are_refused_before_anything_is_trained(values, words):
     with pytest.raises(InvalidInput, match=words):
         TrainSpec(**values)

@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from certibayes.cli import app
 from certibayes.errors import InvalidInput, RunExists
-from certibayes.experiments import DoubtJudging, grid, run_uncertainty_study
+from certibayes.experiments import UncertaintyEvaluator, grid, run_uncertainty_study
 from certibayes.experiments.inference_study import study_specs as inference_specs
 from certibayes.experiments.uncertainty_figures import calibration_figure, histogram_grid
 from certibayes.experiments.uncertainty_study import PAPER, Row, claims_of, draw, flat, markdown, study_specs
 
-JUDGING = DoubtJudging(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")
+JUDGING = UncertaintyEvaluator(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_cifar_takes_the_supplement_s_network_and_radius():
     assert {(s.architecture, s.eps, s.epochs) for s in specs.values()} == {("paper-cifar-supplement", 1 / 255, 20)}
 
 
-def test_more_seeds_are_more_specs_and_unknown_methods_are_told():
+def test_more_seeds_are_more_specs_and_unknown_methods_are_refused():
     specs = study_specs(methods=["bbb"], seeds=(0, 1, 2), temperatures=(1.0,))
     assert [s.seed for s in specs.values()] == [0, 0, 1, 1, 2, 2] and len(set(specs)) == 6
     with pytest.raises(InvalidInput, match="hmc"):
@@ -56,14 +56,14 @@ def test_more_seeds_are_more_specs_and_unknown_methods_are_told():
 def test_every_file_is_written(study):
     out, rows, claims = study
     with (out / "results.csv").open() as file:
-        lines = list(csv.DictReader(file))
-    assert len(lines) == len(rows) == 2 + 4
-    assert [line["temperature"] for line in lines if line["method"] == "bbb"] == ["1.0", "1.0", "0.001", "0.001"]
-    for line in lines:
-        assert line["diverged"] == "False" and line["in_n"] == line["out_n"] == "20"
-        assert float(line["in_expected_entropy"]) <= float(line["in_predictive_entropy"]) + 1e-12
-        assert 0 <= float(line["expected_entropy_auroc"]) <= 1
-        assert float(line["adversarial_accuracy"]) <= float(line["in_accuracy"])
+        stored = list(csv.DictReader(file))
+    assert len(stored) == len(rows) == 2 + 4
+    assert [row["temperature"] for row in stored if row["method"] == "bbb"] == ["1.0", "1.0", "0.001", "0.001"]
+    for row in stored:
+        assert row["diverged"] == "False" and row["in_n"] == row["out_n"] == "20"
+        assert float(row["in_expected_entropy"]) <= float(row["in_predictive_entropy"]) + 1e-12
+        assert 0 <= float(row["expected_entropy_auroc"]) <= 1
+        assert float(row["adversarial_accuracy"]) <= float(row["in_accuracy"])
     assert (out / "table.md").read_text().count("robust") == 3
     page = (out / "claims.md").read_text()
     assert all(claim.sentence in page for claim in claims) and len(claims) == 3
@@ -78,11 +78,11 @@ def test_what_is_finished_is_not_done_again(study, monkeypatch):
     assert again == (rows, claims)
 
 
-def test_other_foreign_inputs_are_judged_anew_without_training(study, monkeypatch):
+def test_other_inputs_are_evaluated_anew_without_training(study, monkeypatch):
     out, rows, _ = study
     monkeypatch.setattr(grid, "train", None)
-    judging = dataclasses.replace(JUDGING, ood="noise")
-    found, _ = run_uncertainty_study(out, judging, dataset="digits", methods=["map"], quick=True)
+    evaluator = dataclasses.replace(JUDGING, ood="noise")
+    found, _ = run_uncertainty_study(out, evaluator, dataset="digits", methods=["map"], quick=True)
     assert found[0].figures["in"] == rows[0].figures["in"]
     assert found[0].figures["out"] != rows[0].figures["out"]
 
@@ -92,7 +92,7 @@ def test_runs_with_other_settings_are_not_taken_for_these(study):
         run_uncertainty_study(study[0], JUDGING, dataset="digits", methods=["map"])
 
 
-def test_missing_foreign_inputs_are_told_before_training(tmp_path):
+def test_missing_inputs_are_noticed_before_training(tmp_path):
     with pytest.raises(InvalidInput, match="martian"):
         run_uncertainty_study(tmp_path, dataclasses.replace(JUDGING, ood="martian"), dataset="digits")
     assert not list(tmp_path.iterdir())
@@ -101,9 +101,9 @@ def test_missing_foreign_inputs_are_told_before_training(tmp_path):
 def test_figures_of_a_run_survive_as_json(study):
     figures = study[1][0].figures
     assert json.loads(json.dumps(figures)) == figures
-    shares = figures["curves"]["histograms"]["expected_entropy"]
-    assert set(shares) == {"in", "out", "adversarial"}
-    assert shares["in"]["edges"][-1] == pytest.approx(math.log(10))
+    drawn = figures["curves"]["histograms"]["expected_entropy"]
+    assert set(drawn) == {"in", "out", "adversarial"}
+    assert drawn["in"]["edges"][-1] == pytest.approx(math.log(10))
 
 
 def test_a_run_that_diverged_leaves_gaps(study, tmp_path):
@@ -146,6 +146,6 @@ def test_the_command(study):
     assert record["claims"][0]["method"] == "map"
 
 
-def test_the_other_study_takes_no_foreign_inputs():
+def test_the_other_study_takes_no_out_of_distribution_inputs():
     result = CliRunner().invoke(app, ["reproduce", "inference", "--ood", "noise"])
     assert result.exit_code == 1 and "uncertainty" in result.output

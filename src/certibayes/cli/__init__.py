@@ -9,7 +9,7 @@ from certibayes.cli.certify import certify_command
 from certibayes.cli.check import check_command
 from certibayes.cli.data import data_app
 from certibayes.cli.demo import demo_command
-from certibayes.cli.evaluate import uncertainty_command
+from certibayes.cli.evaluate import evaluate_command
 from certibayes.cli.info import info_command
 from certibayes.cli.radius import radius_command
 from certibayes.cli.reproduce import reproduce_command
@@ -30,7 +30,7 @@ app.command("certify")(certify_command)
 app.command("check")(check_command)
 app.command("radius")(radius_command)
 app.command("attack")(attack_command)
-app.command("uncertainty")(uncertainty_command)
+app.command("evaluate")(evaluate_command)
 app.command("reproduce")(reproduce_command)
 app.add_typer(data_app, name="data")
 app.command("info")(info_command)

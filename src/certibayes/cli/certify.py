@@ -12,7 +12,7 @@ import typer
 from certibayes.certificates import Certificate
 from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS, as_method, certify
 from certibayes.certification.shards import certify_in_shards
-from certibayes.cli.opening import OpenedRun, open_run
+from certibayes.cli.opening import OpenedRun, Radius, open_run, radius_for
 from certibayes.cli.options import (
     AtLeast,
     DataDir,
@@ -26,11 +26,12 @@ from certibayes.cli.options import (
     SamplesOption,
     SeedOption,
 )
-from certibayes.cli.terminal import check_bar, console, error_handler, print_json, progress_bar
+from certibayes.cli.terminal import check_bar, console, error_handler, print_json
 from certibayes.errors import Interrupted, InvalidInput
 from certibayes.evaluation import uncertainty
 from certibayes.experiments.tables import FORMATS, require_format, write_table
 from certibayes.support.files import write_atomically
+from certibayes.support.progress import reporting
 
 BoundsOption = Annotated[
     str | None,
@@ -49,7 +50,7 @@ BudgetOption = Annotated[
     typer.Option(
         "--budget",
         help="Seconds for attacks and branch and bound on points the bounds leave open (method best); with OUT for all "
-        "shards together.",
+        "shards in total.",
     ),
 ]
 IntermediatesOption = Annotated[
@@ -78,7 +79,7 @@ RoundingOption = Annotated[
 def certify_command(
     run: RunArgument,
     dataset: DatasetOption = None,
-    eps: EpsOption = 0.1,
+    eps: EpsOption = None,
     norm: NormOption = "linf",
     bounds: BoundsOption = None,
     method: MethodOption = "auto",
@@ -94,7 +95,7 @@ def certify_command(
         typer.Option(
             "--out",
             help="Directory for a table of the points, the summary and the certificate; a command that was stopped "
-            "goes on there. A name that ends in .json stands for the certificate alone.",
+            "goes on there. A name that ends in .json means the certificate alone.",
         ),
     ] = None,
     budget: BudgetOption = None,
@@ -114,7 +115,7 @@ def certify_command(
 
     What --out writes is checked by a second, independent program: certibayes check RUN OUT.
 
-    Example: certibayes certify runs/a --eps 0.1 --method theorem1 --out runs/a-certified
+    Example: certibayes certify runs/a --method theorem1 --out runs/a-certified
     """
     with error_handler():
         if verify is not None:
@@ -122,10 +123,11 @@ def certify_command(
         require_format(form)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
         chosen = as_method(method, bounds=bounds, intermediates=intermediates, budget=budget)
+        radius = radius_for(case, eps, norm)
         settings: dict[str, Any] = {
-            "eps": eps, "norm": norm, "domain": case.domain, "method": chosen, "rounding": rounding,
+            "eps": radius.eps, "norm": norm, "domain": case.domain, "method": chosen, "rounding": rounding,
         }  # fmt: skip
-        with progress_bar("certifying", shown=not as_json) as move:
+        with reporting(not as_json, "certifying") as move:
             if out is None or out.suffix == ".json":
                 result = certify(case.predictor, case.x, case.y, progress=move, **settings)
             else:
@@ -137,24 +139,25 @@ def certify_command(
                     raise Interrupted(f"stopped. Finished points are in {out}; the same command goes on.") from None
         # Only here is it known how the samples were drawn.
         result = replace(result, provenance=replace(result.provenance, seed=seed))
-        record = _summary(case, result)
+        record = _summary(case, result, radius)
         if out is not None:
             _store(out, form, result, record)
         if as_json:
             print_json(record)
         else:
-            _print(result, record)
+            _print(result, record, radius)
         check_bar(result.certified_fraction, at_least, "certified fraction")
 
 
-def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
-    doubt = uncertainty(case.predictor, case.x)
+def _summary(case: OpenedRun, result: Certificate, radius: Radius) -> dict[str, Any]:
+    found = uncertainty(case.predictor, case.x)
     return {
         "n": len(result),
         "accuracy": result.accuracy,
         "certified": result.certified_fraction,
         **_answers(result),
         "eps": result.eps,
+        "eps_source": radius.source,
         "norm": result.norm,
         "bounds": result.bounds,
         "intermediates": result.intermediates,
@@ -163,15 +166,15 @@ def _summary(case: OpenedRun, result: Certificate) -> dict[str, Any]:
         "samples": result.samples,
         "dataset": case.dataset,
         "temperature": case.posterior.metadata.get("temperature"),
-        "mutual_information": float(doubt.mutual_information.mean()),
-        "disagreement": float(doubt.disagreement.mean()),
+        "mutual_information": float(found.mutual_information.mean()),
+        "disagreement": float(found.disagreement.mean()),
         "digest": result.digest,
         "statement": result.statement,
     }
 
 
 def _answers(result: Certificate) -> dict[str, float]:
-    """Return the shares of the other two answers, where they were looked for."""
+    """Return the fractions of the other two answers, where they were looked for."""
     if result.attacked is None:
         return {}
     return {
@@ -199,11 +202,11 @@ def _store(out: Path, form: str, result: Certificate, record: dict[str, Any]) ->
     write_atomically(out / "summary.json", (json.dumps(record, indent=2) + "\n").encode())
 
 
-def _print(result: Certificate, record: dict[str, Any]) -> None:
+def _print(result: Certificate, record: dict[str, Any], radius: Radius) -> None:
     norm = "" if result.norm == "linf" else f" in {result.norm}"
     console.print(
         f"[bold green]{100 * result.certified_fraction:.2f}%[/bold green] of {len(result)} points certified at "
-        f"eps {result.eps:g}{norm} ({result.method}, {result.bounds} bounds); accuracy {100 * result.accuracy:.2f}%",
+        f"{radius.words}{norm} ({result.method}, {result.bounds} bounds); accuracy {100 * result.accuracy:.2f}%",
         highlight=False,
     )
     if result.attacked is not None:

@@ -15,7 +15,8 @@ from certibayes.certificates.words import bounds_in_words
 from certibayes.checker import Check, check_certificate
 from certibayes.cli.opening import open_run
 from certibayes.cli.options import DataDir, DatasetOption, DeviceOption, JsonOption, LimitOption, RunArgument
-from certibayes.cli.terminal import BELOW_BAR, console, error_handler, notes, print_json, progress_bar
+from certibayes.cli.terminal import BELOW_BAR, console, error_handler, notes, print_json
+from certibayes.support.progress import reporting
 
 
 def check_command(
@@ -55,7 +56,7 @@ def check_command(
         drawn = samples or claimed.samples
         seed = (claimed.seed or 0) if seed is None else seed
         case = open_run(run, dataset, data_dir, drawn, seed, limit or max(len(claimed), 1), device)
-        with progress_bar("checking", shown=not as_json) as move:
+        with reporting(not as_json, "checking") as move:
             check = check_certificate(record, case.predictor, case.x, progress=move)
         same_labels = not check.problems and record["labels"] == case.y.tolist()
         if as_json:

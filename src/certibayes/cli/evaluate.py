@@ -1,4 +1,4 @@
-"""certibayes uncertainty."""
+"""certibayes evaluate."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes import data
-from certibayes.cli.opening import OpenedRun, open_run
+from certibayes.cli.opening import OpenedRun, Radius, open_run, radius_for
 from certibayes.cli.options import (
     DataDir,
+    DatasetOption,
     DeviceOption,
+    EpsOption,
     JsonOption,
     LimitOption,
+    NormOption,
     RunArgument,
     SamplesOption,
     SeedOption,
@@ -24,87 +27,117 @@ from certibayes.cli.options import (
 from certibayes.cli.terminal import console, error_handler, notes, print_json
 from certibayes.errors import InvalidInput
 from certibayes.evaluation import Assessment, assess
-from certibayes.experiments.out_of_distribution import MADE, load_foreign, usual_foreign
+from certibayes.experiments.figures import require_matplotlib
+from certibayes.experiments.out_of_distribution import MADE, load_out_of_distribution, usual_out_of_distribution
 from certibayes.experiments.tables import FORMATS, require_format, write_table
 from certibayes.experiments.uncertainty_figures import TITLES, calibration_figure, curves_of, histogram_grid
+from certibayes.posteriors import Posterior
 from certibayes.support.files import write_atomically
+from certibayes.support.optional import require_package
 
 
-def uncertainty_command(
+def evaluate_command(
     run: RunArgument,
     other: Annotated[
         Path | None, typer.Argument(metavar="[RUN2]", help="A second run to set beside it, such as the robust one.")
     ] = None,
-    inside: Annotated[
-        str | None, typer.Option("--in", help="In-distribution data set; the run's own by default.")
-    ] = None,
-    outside: Annotated[
+    dataset: DatasetOption = None,
+    ood: Annotated[
         str | None,
-        typer.Option("--out", help=f"Out-of-distribution inputs: another data set, or {', '.join(MADE)}."),
+        typer.Option("--ood", help=f"Out-of-distribution inputs: another data set, or {', '.join(MADE)}."),
     ] = None,
-    eps: Annotated[
-        float | None, typer.Option("--eps", help="Also measure doubt on PGD examples within this radius.")
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Iterations of that attack.")] = 20,
+    eps: EpsOption = None,
+    norm: NormOption = "linf",
+    adversarial: Annotated[
+        bool, typer.Option("--adversarial/--no-adversarial", help="Whether to evaluate on adversarial examples, too.")
+    ] = True,
+    steps: Annotated[int, typer.Option("--steps", help="Iterations of that attack (PGD).")] = 20,
     restarts: Annotated[int, typer.Option("--restarts", help="Starts of that attack.")] = 2,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
     data_dir: DataDir = None,
     device: DeviceOption = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", help="Directory for figures, the summary and a table of all points.")
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Directory for figures, the summary and a table of all points.")
     ] = None,
     form: Annotated[str, typer.Option("--format", help=f"The table's format: {' or '.join(FORMATS)}.")] = "csv",
     as_json: JsonOption = False,
 ) -> None:
-    """Measure doubt: on familiar inputs, on foreign ones and, with --eps, on adversarial ones.
+    """Evaluate predictions and their uncertainty: in distribution, out of distribution and on adversarial examples.
 
     Out-of-distribution inputs are the positive class of AUROC, AUPR and FPR95, and the score is the uncertainty. Unless
-    --out is given they are fashion-mnist for mnist, svhn for cifar10, and shuffled pixels for the embedded digits.
+    --ood is given they are fashion-mnist for mnist, svhn for cifar10, and shuffled pixels for the embedded digits.
 
-    Example: certibayes uncertainty runs/standard runs/robust --in mnist --out fashion-mnist --save runs/doubt
+    Example: certibayes evaluate runs/standard runs/robust --dataset mnist --ood fashion-mnist --out runs/evaluated
     """
     with error_handler():
         require_format(form)
+        require_package("torchmetrics", "evaluation")
+        if out is not None:
+            require_matplotlib()
         paths = [run] if other is None else [run, other]
-        opened = [open_run(path, inside, data_dir, samples, seed, limit, device, "--in") for path in paths]
-        dataset = opened[0].dataset
-        if any(case.dataset != dataset for case in opened):
-            raise InvalidInput("the two runs were trained on different data; say with --in what is familiar.")
+        opened = [open_run(path, dataset, data_dir, samples, seed, limit, device) for path in paths]
+        inside = opened[0].dataset
+        if any(case.dataset != inside for case in opened):
+            raise InvalidInput("the two runs were trained on different data; say with --dataset what to test on.")
         cases = dict(zip(_names(paths, opened), opened, strict=True))
-        outside = outside or usual_foreign(dataset)
-        foreign = load_foreign(outside, data.load(dataset, data_dir), data_dir, limit)
+        radius = _radius(opened, eps, norm) if adversarial else None
+        ood = ood or usual_out_of_distribution(inside)
+        outside = load_out_of_distribution(ood, data.load(inside, data_dir), data_dir, limit)
         assessments = {}
         for name, case in cases.items():
-            with notes.status(f"{escape(name)}: measuring doubt"):
+            with notes.status(f"{escape(name)}: evaluating"):
                 assessments[name] = assess(
-                    case.predictor, case.x, case.y, foreign.to(case.predictor.device), eps=eps, domain=case.domain,
-                    steps=steps, restarts=restarts, seed=seed,
+                    case.predictor, case.x, case.y, outside.to(case.predictor.device),
+                    eps=None if radius is None else radius.eps, norm=norm, domain=case.domain, steps=steps,
+                    restarts=restarts, seed=seed,
                 )  # fmt: skip
-        record = _record(cases, assessments, outside, eps)
-        if save is not None:
-            _store(save, form, record, assessments)
+        record = _record(cases, assessments, ood, radius, norm)
+        if out is not None:
+            _store(out, form, record, assessments)
         if as_json:
             print_json(record)
             return
         console.print(_table(record))
-        if save is not None:
-            console.print(f"figures, summary and points in [bold]{escape(str(save))}[/bold]", highlight=False)
+        if radius is None:
+            console.print("without adversarial examples; --eps adds them", highlight=False)
+        elif radius.own:
+            console.print(f"adversarial examples within {radius.words}", highlight=False)
+        if out is not None:
+            console.print(f"figures, summary and points in [bold]{escape(str(out))}[/bold]", highlight=False)
+
+
+def _radius(cases: list[OpenedRun], eps: float | None, norm: str) -> Radius | None:
+    """Return the radius of adversarial examples: the one asked for, or the one that all robust runs were trained for.
+
+    None if no run was trained for one: what is left can be evaluated without.
+    """
+    robust = [case for case in cases if case.own_radius is not None]
+    if len({case.own_radius for case in robust}) > 1 and eps is None:
+        first, second = (f"{case.own_radius:g}" for case in robust)
+        raise InvalidInput(f"one run was trained for {first}, the other for {second}; say with --eps which to take.")
+    return radius_for((robust or cases)[0], eps, norm) if robust or eps is not None else None
 
 
 def _names(paths: list[Path], cases: list[OpenedRun]) -> list[str]:
     """Name runs by their likelihoods if that tells them apart, else by their directories."""
     words = {"Categorical": "standard", "RobustCategorical": "robust"}
-    kinds = [words.get(str(c.posterior.metadata.get("likelihood")), p.name) for p, c in zip(paths, cases, strict=True)]
+    kinds = [words.get(_likelihood(case.posterior), path.name) for path, case in zip(paths, cases, strict=True)]
     for names in (kinds, [path.name for path in paths], [str(path) for path in paths]):
         if len(set(names)) == len(names):
             return names
     raise InvalidInput(f"{paths[0]} is given twice; a run beside itself shows nothing.")
 
 
+def _likelihood(posterior: Posterior) -> str:
+    """Return the name of a posterior's likelihood, as its metadata have it; nothing if they have none."""
+    described = posterior.metadata.get("likelihood")
+    return str(described.get("name")) if isinstance(described, dict) else ""
+
+
 def _record(
-    cases: dict[str, OpenedRun], assessments: dict[str, Assessment], outside: str, eps: float | None
+    cases: dict[str, OpenedRun], assessments: dict[str, Assessment], ood: str, radius: Radius | None, norm: str
 ) -> dict[str, Any]:
     runs = {
         name: {
@@ -115,43 +148,51 @@ def _record(
         }
         for name, assessment in assessments.items()
     }
-    return {"in": next(iter(cases.values())).dataset, "out": outside, "eps": eps, "runs": runs}
+    return {
+        "dataset": next(iter(cases.values())).dataset,
+        "ood": ood,
+        "eps": None if radius is None else radius.eps,
+        "eps_source": None if radius is None else radius.source,
+        "norm": norm,
+        "runs": runs,
+    }
 
 
-def _store(save: Path, form: str, record: dict[str, Any], assessments: dict[str, Assessment]) -> None:
-    write_table(save / f"points.{form}", _points(assessments), form)
-    write_atomically(save / "summary.json", (json.dumps(record, indent=2) + "\n").encode())
+def _store(out: Path, form: str, record: dict[str, Any], assessments: dict[str, Assessment]) -> None:
+    write_table(out / f"points.{form}", _points(assessments), form)
+    write_atomically(out / "summary.json", (json.dumps(record, indent=2) + "\n").encode())
     curves = {name: curves_of(assessment) for name, assessment in assessments.items()}
     histogram_grid(
         {title: {name: c["histograms"][score] for name, c in curves.items()} for score, title in TITLES.items()},
-        save / "histograms.png",
+        out / "histograms.png",
         xlabel="nats",
-        title=f"{record['in']} (in) and {record['out']} (out)",
+        title=f"{record['dataset']} (in) and {record['ood']} (out)",
     )
-    calibration_figure({"": {name: {name: drawn} for name, drawn in curves.items()}}, save / "calibration.png")
+    calibration_figure({"": {name: {name: drawn} for name, drawn in curves.items()}}, out / "calibration.png")
 
 
 def _points(assessments: dict[str, Assessment]) -> dict[str, list[Any]]:
-    """One row for each input of each set and run; foreign inputs have no label."""
+    """One row for each input of each set and run; out-of-distribution inputs have no label."""
     columns: dict[str, list[Any]] = {name: [] for name in ("run", "set", "point", "label", "predicted")}
     scores = ("predictive_entropy", "expected_entropy", "mutual_information", "max_probability", "disagreement")
     columns |= {score: [] for score in scores}
     for name, assessment in assessments.items():
-        for kind, doubt in assessment.sets.items():
-            columns["run"] += [name] * len(doubt)
-            columns["set"] += [kind] * len(doubt)
-            columns["point"] += range(len(doubt))
-            columns["label"] += [None] * len(doubt) if kind == "out" else assessment.labels.tolist()
-            columns["predicted"] += doubt.predicted.tolist()
+        for kind, found in assessment.sets.items():
+            columns["run"] += [name] * len(found)
+            columns["set"] += [kind] * len(found)
+            columns["point"] += range(len(found))
+            columns["label"] += [None] * len(found) if kind == "out" else assessment.labels.tolist()
+            columns["predicted"] += found.predicted.tolist()
             for score in scores:
-                columns[score] += getattr(doubt, score).tolist()
+                columns[score] += getattr(found, score).tolist()
     return columns
 
 
 def _table(record: dict[str, Any]) -> Table:
     runs = list(record["runs"].values())
-    sizes = f"{runs[0]['in']['n']:,} of {record['in']} (in), {runs[0]['out']['n']:,} of {record['out']} (out)"
-    table = Table(title=sizes, title_style="bold")
+    inside, outside = (f"{runs[0][part]['n']:,}" for part in ("in", "out"))
+    title = f"{inside} of {record['dataset']} (in), {outside} of {record['ood']} (out)"
+    table = Table(title=title, title_style="bold")
     table.add_column("")
     for name in record["runs"]:
         table.add_column(escape(name), justify="right")
@@ -164,10 +205,12 @@ def _table(record: dict[str, Any]) -> Table:
             cells.append(format(figures, form))
         table.add_row(title, *cells)
 
+    if record["eps"] is not None:
+        attacked = f"PGD ±{record['eps']:g}" if record["norm"] == "linf" else f"PGD {record['norm']} {record['eps']:g}"
     add("temperature", "", "temperature")
     add("accuracy", ".2%", "in", "accuracy")
     if record["eps"] is not None:
-        add(f"accuracy, PGD ±{record['eps']:g}", ".2%", "adversarial", "accuracy")
+        add(f"accuracy, {attacked}", ".2%", "adversarial", "accuracy")
     for title, key in (
         ("negative log-likelihood", "nll"),
         ("Brier score", "brier"),
@@ -177,7 +220,7 @@ def _table(record: dict[str, Any]) -> Table:
         add(title, ".4f", "in", key)
     parts = {"in": "in", "out": "out"}
     if record["eps"] is not None:
-        parts["adversarial"] = f"PGD ±{record['eps']:g}"
+        parts["adversarial"] = attacked
     for title, key in (
         ("expected entropy", "expected_entropy"),
         ("entropy of the mean", "predictive_entropy"),

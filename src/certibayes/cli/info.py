@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +26,9 @@ from certibayes.posteriors import Posterior, versions
 POINTS = 200
 """Test inputs whose predictions are followed along Markov chains."""
 
+DIGEST = 16
+"""Characters of a SHA-256 that are shown."""
+
 
 def info_command(
     run: Annotated[Path | None, typer.Argument(help="A run to describe; without it, the installation.")] = None,
@@ -33,7 +37,7 @@ def info_command(
 ) -> None:
     """Describe a stored run, or this installation and what it knows.
 
-    For a run of Markov chains it also tells how well they have mixed, judged by their predictions of test inputs.
+    For a run of Markov chains it also says how well they have mixed, by their predictions of test inputs.
 
     Example: certibayes info runs/a
     """
@@ -93,11 +97,34 @@ def _diagnostics(posterior: Posterior, data_dir: Path | None) -> dict[str, Any]:
 
 
 def _pairs(record: dict[str, Any]) -> Table:
-    table = Table(show_header=False, box=None)
-    for key, value in record.items():
-        text = ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-        table.add_row(f"[bold]{escape(key)}[/bold]", escape(text))
+    """Show a record key by key; the settings of an object are indented under its name."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    _add_pairs(table, record, 0)
     return table
+
+
+def _add_pairs(table: Table, record: dict[str, Any], depth: int) -> None:
+    for key, value in record.items():
+        title = Text("  " * depth + key, "" if depth else "bold")
+        if not isinstance(value, dict):
+            table.add_row(title, Text(_plain(value)))
+            continue
+        table.add_row(title, Text(_plain(value.get("name", ""))))
+        _add_pairs(table, {name: item for name, item in value.items() if name != "name"}, depth + 1)
+
+
+def _plain(value: Any) -> str:
+    """Write a value for people; all digits and whole digests are in the JSON."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "none"}[value]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return f"{text[:DIGEST]}…" if re.fullmatch(r"[0-9a-f]{64}", text) else text
 
 
 def _sampler_table(sampler: dict[str, Any]) -> Table:
@@ -122,9 +149,9 @@ def _print_diagnostics(figures: dict[str, Any]) -> None:
     for name in ("predictions", "weights"):
         row = figures[name]
         rhats = [_number(row[key], ".3f") for key in ("rhat_median", "rhat_95", "rhat_max")]
-        sizes = [_number(row[key], ",.0f") for key in ("ess_min", "ess_median")]
+        ess = [_number(row[key], ",.0f") for key in ("ess_min", "ess_median")]
         stuck = Text(f"{row['stuck']:,} of {row['count']:,}", "bold red" if row["stuck"] else "")
-        table.add_row(name, *rhats, *sizes, stuck)
+        table.add_row(name, *rhats, *ess, stuck)
     console.print(table)
     console.print(Text(figures["verdict"], "green" if figures["passed"] else "yellow"))
 

@@ -1,4 +1,4 @@
-"""Bringing a stored run and its test data together."""
+"""Bringing a stored run, its test data and the radius of a question together."""
 
 from __future__ import annotations
 
@@ -8,23 +8,53 @@ from typing import NamedTuple
 from torch import Tensor
 
 from certibayes import data
-from certibayes.bounds import Domain
 from certibayes.cli.terminal import notes
 from certibayes.errors import InvalidInput
-from certibayes.experiments import load_run
+from certibayes.experiments import load_run, trained_radius
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
+from certibayes.regions import Domain, domain_to_json, require_norm
 
 
 class OpenedRun(NamedTuple):
-    """A predictor and the points to judge it on."""
+    """A predictor and the points to evaluate it on.
 
+    Attributes:
+        run: its directory.
+        posterior: what was stored.
+        predictor: drawn from it.
+        x: test inputs.
+        y: their targets.
+        domain: of the inputs.
+        dataset: where the inputs are from.
+        own_radius: the radius that the run was trained for, in l-infinity; None if it was not.
+    """
+
+    run: Path
     posterior: Posterior
     predictor: Predictor
     x: Tensor
     y: Tensor
     domain: Domain
     dataset: str
+    own_radius: float | None
+
+
+class Radius(NamedTuple):
+    """A radius, and whether it is the one that the run was trained for because no other was asked for."""
+
+    eps: float
+    own: bool
+
+    @property
+    def words(self) -> str:
+        """As in the output of a command."""
+        return f"eps {self.eps:g}" + (", the run's own" if self.own else "")
+
+    @property
+    def source(self) -> str:
+        """As in JSON."""
+        return "run" if self.own else "option"
 
 
 def open_run(
@@ -35,27 +65,54 @@ def open_run(
     seed: int,
     limit: int | None,
     device: str | None,
-    option: str = "--dataset",
 ) -> OpenedRun:
-    """Load a run, draw its predictor and load the test data; ``option`` is what the command calls the data set.
+    """Load a run, draw its predictor and load the test data.
 
-    A posterior that holds fewer samples than were asked for gives all it holds, and that is told on standard error.
+    A posterior that holds fewer samples than were asked for gives all it holds, which is noted on standard error.
     """
     posterior = load_run(run)
     name = dataset or posterior.metadata.get("dataset")
     if name is None:
-        raise InvalidInput(f"this posterior does not say which data it was trained on; pass {option} NAME.")
+        raise InvalidInput("this posterior does not say which data it was trained on; pass --dataset NAME.")
     loaded = data.load(name, data_dir)
     if limit is not None and limit < 1:
         raise InvalidInput(f"--limit must be at least 1, got {limit}.")
     if samples is not None and posterior.held is not None and samples > posterior.held:
-        notes.print(
-            f"{run} holds {posterior.held} of the {samples} samples asked for; all of them are taken",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
+        _note(f"{run} holds {posterior.held} of the {samples} samples asked for; all of them are taken")
         samples = posterior.held
     predictor = posterior.predictor(samples, seed=seed, device=device)
     x, y = loaded.test.inputs[:limit].to(predictor.device), loaded.test.targets[:limit].to(predictor.device)
-    return OpenedRun(posterior, predictor, x, y, loaded.domain, name)
+    domain = _domain(predictor, loaded, named=dataset is not None)
+    return OpenedRun(run, posterior, predictor, x, y, domain, name, trained_radius(run, posterior))
+
+
+def radius_for(case: OpenedRun, eps: float | None, norm: str) -> Radius:
+    """Return the radius that was asked for or, where none was, the one that the run was trained for."""
+    require_norm(norm)
+    if eps is not None:
+        return Radius(eps, own=False)
+    if case.own_radius is None:
+        raise InvalidInput(f"{case.run} was not trained for a radius; say which one you mean, such as --eps 0.1.")
+    if norm != "linf":
+        raise InvalidInput(
+            f"{case.run} was trained for {case.own_radius:g} in linf, which says nothing about {norm}; pass --eps."
+        )
+    return Radius(case.own_radius, own=True)
+
+
+def _domain(predictor: Predictor, loaded: data.DataSet, named: bool) -> Domain:
+    """Return the domain of a data set that was named, else the predictor's own, where it knows one."""
+    own: Domain = getattr(predictor, "domain", None)
+    if own is None or domain_to_json(own) == domain_to_json(loaded.domain):
+        return loaded.domain
+    if not named:
+        return own
+    _note(
+        f"inputs of {loaded.name} have the domain {domain_to_json(loaded.domain)}, which is taken; the run was trained "
+        f"for {domain_to_json(own)}"
+    )
+    return loaded.domain
+
+
+def _note(text: str) -> None:
+    notes.print(text, soft_wrap=True, markup=False, highlight=False)

@@ -7,17 +7,38 @@ from typing import Annotated
 
 import typer
 
+from certibayes.experiments.settings import as_number
+
+
+def radius_of_text(text: str) -> float:
+    """Read a radius from the command line: 0.1 or 8/255."""
+    try:
+        # Defaults come as numbers.
+        return as_number(str(text))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no radius; write a number such as 0.1 or 8/255.") from None
+
+
 RunArgument = Annotated[Path, typer.Argument(help="Directory of a finished run, as `certibayes train --out` wrote it.")]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", envvar="CERTIBAYES_DATA", help="Where data sets lie (see `certibayes data`)."),
 ]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="Data set to test on; the run's own by default.")]
-EpsOption = Annotated[float, typer.Option("--eps", help="Radius: how much each input value may change.")]
+EpsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--eps",
+        parser=radius_of_text,
+        metavar="RADIUS",
+        help="How much each input value may change, such as 0.1 or 8/255; by default what the run was trained for.",
+        show_default=False,
+    ),
+]
 NormOption = Annotated[
     str,
     typer.Option(
-        "--norm", help="How radii are measured: linf (each input value), l2 or l1 (all changes of an input together)."
+        "--norm", help="How radii are measured: linf (each input value), l2 or l1 (all changes of an input jointly)."
     ),
 ]
 SamplesOption = Annotated[

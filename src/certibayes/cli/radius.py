@@ -23,12 +23,14 @@ from certibayes.cli.options import (
     RunArgument,
     SamplesOption,
     SeedOption,
+    radius_of_text,
 )
-from certibayes.cli.terminal import console, error_handler, print_json, progress_bar
+from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.experiments.tables import require_format, write_table
+from certibayes.support.progress import reporting
 
-SHARES = (0.02, 0.1, 0.2, 0.4, 1.0)
-"""Radii, as parts of the largest, at which the certified fraction is told."""
+FRACTIONS = (0.02, 0.1, 0.2, 0.4, 1.0)
+"""Radii, as parts of the largest, for which the certified fraction is reported; beside the run's own radius."""
 
 
 def radius_command(
@@ -40,8 +42,13 @@ def radius_command(
     intermediates: IntermediatesOption = None,
     budget: BudgetOption = None,
     rounding: RoundingOption = "outward",
-    largest: Annotated[float, typer.Option("--largest", help="Largest radius to try.")] = 0.5,
-    tolerance: Annotated[float, typer.Option("--tolerance", help="How closely to find the radius.")] = 1e-3,
+    largest: Annotated[
+        float, typer.Option("--largest", parser=radius_of_text, metavar="RADIUS", help="Largest radius to try.")
+    ] = 0.5,
+    tolerance: Annotated[
+        float,
+        typer.Option("--tolerance", parser=radius_of_text, metavar="RADIUS", help="How precisely to find the radius."),
+    ] = 1e-3,
     samples: SamplesOption = None,
     seed: SeedOption = 0,
     limit: LimitOption = None,
@@ -54,7 +61,7 @@ def radius_command(
 ) -> None:
     """Find how far from each test point the proof of its class reaches.
 
-    Every radius that is told was itself proved. Points that are misclassified count as 0.
+    Every radius that is reported was itself proved. Points that are misclassified count as 0.
 
     Example: certibayes radius runs/a --limit 500 --out radii.csv
     """
@@ -63,20 +70,23 @@ def radius_command(
         require_format(form)
         case = open_run(run, dataset, data_dir, samples, seed, limit, device)
         chosen = as_method(method, bounds=bounds, intermediates=intermediates, budget=budget)
-        with progress_bar("bisecting", shown=not as_json) as move:
+        with reporting(not as_json, "bisecting") as move:
             result = certified_radius(
                 case.predictor, case.x, case.y, norm=norm, domain=case.domain, method=chosen, rounding=rounding,
                 largest=largest, tolerance=tolerance, progress=move,
             )  # fmt: skip
         if out is not None:
             _store(out, form, result)
-        shares = {largest * part: result.certified_at(largest * part) for part in SHARES}
+        own = case.own_radius if norm == "linf" and (case.own_radius or 0.0) <= largest else None
+        radii = sorted({largest * part for part in FRACTIONS} | (set() if own is None else {own}))
+        fractions = {eps: result.certified_at(eps) for eps in radii}
         accuracy = float(result.correct.double().mean())
         if as_json:
             print_json(
                 {
                     "n": len(result), "accuracy": accuracy, "mean_radius": result.mean, "median_radius": result.median,
-                    "certified": {f"{eps:g}": share for eps, share in shares.items()}, "largest": largest,
+                    "certified": {f"{eps:g}": fraction for eps, fraction in fractions.items()},
+                    "own_radius": case.own_radius, "largest": largest,
                     "tolerance": tolerance, "norm": norm, "bounds": result.bounds, "method": result.method,
                     "rounding": rounding, "intermediates": result.intermediates, "samples": result.samples,
                     "dataset": case.dataset, "digest": result.digest, "statement": result.statement,
@@ -90,8 +100,8 @@ def radius_command(
             highlight=False,
         )
         table = Table("radius", "certified")
-        for eps, share in shares.items():
-            table.add_row(f"{eps:g}", f"{100 * share:.2f}%")
+        for eps, fraction in fractions.items():
+            table.add_row(f"{eps:g}" + (", the run's own" if eps == own else ""), f"{100 * fraction:.2f}%")
         console.print(table)
         if out is not None:
             console.print(f"radii in [bold]{escape(str(out))}[/bold]", highlight=False)

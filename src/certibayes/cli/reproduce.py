@@ -10,17 +10,25 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOption
-from certibayes.cli.terminal import console, error_handler, print_json, progress_bar
+from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.errors import InvalidInput
-from certibayes.experiments import Judging, run_study
-from certibayes.experiments.certification_study import POINTS, RuleJudging, run_certification_study
+from certibayes.experiments import Evaluator, run_study
+from certibayes.experiments.certification_study import POINTS, RuleEvaluator, run_certification_study
 from certibayes.experiments.certification_study import Row as RuleRow
 from certibayes.experiments.certification_study import flat as flat_rules
 from certibayes.experiments.claims import Claim
 from certibayes.experiments.inference_study import EPS, Row
-from certibayes.experiments.out_of_distribution import usual_foreign
-from certibayes.experiments.uncertainty_study import TEMPERATURES, DoubtJudging, flat, radius_of, run_uncertainty_study
-from certibayes.experiments.uncertainty_study import Row as DoubtRow
+from certibayes.experiments.out_of_distribution import usual_out_of_distribution
+from certibayes.experiments.uncertainty_study import (
+    TEMPERATURES,
+    UncertaintyEvaluator,
+    flat,
+    radius_of,
+    run_uncertainty_study,
+)
+from certibayes.experiments.uncertainty_study import Row as UncertaintyRow
+from certibayes.support.names import unknown_name
+from certibayes.support.progress import reporting
 
 STUDIES = ("inference", "uncertainty", "certification")
 
@@ -63,52 +71,52 @@ def reproduce_command(
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a whole study: train and judge many posteriors, and write tables and figures.
+    """Run a whole study: train and evaluate many posteriors, and write tables and figures.
 
-    inference: ten methods, certified and attacked. uncertainty: the paper's methods, standard beside robust, on
-    familiar, foreign and adversarial inputs. certification: what each rule proves, and what attacks leave. What is
-    finished is kept: a study that was stopped goes on where it was when the command is given again, and uncertainty and
-    certification share their runs where they are given the same directory.
+    inference: ten methods, certified and attacked. uncertainty: the paper's methods, standard beside robust, on inputs
+    in and out of distribution and on adversarial ones. certification: what each rule proves, and what attacks leave
+    unbroken. What is finished is kept: a study that was stopped goes on where it was when the command is given again,
+    and uncertainty and certification share their runs where they are given the same directory.
 
     Example: certibayes reproduce inference --dataset mnist --device cuda --workers 8
     """
     with error_handler():
         if study not in STUDIES:
-            raise InvalidInput(f"there is no study {study!r}; known are {', '.join(STUDIES)}.")
+            raise InvalidInput(unknown_name("study", study, STUDIES))
         out = Path("runs") / study if out is None else out
         if study == "inference":
             if ood is not None or methods:
                 raise InvalidInput(
                     "--ood belongs to the study of uncertainty, and --method to the others than inference."
                 )
-            judging = Judging(EPS, limit=limit, data_dir=data_dir, device=device)
-            with progress_bar(study, not as_json) as moved:
+            evaluator = Evaluator(EPS, limit=limit, data_dir=data_dir, device=device)
+            with reporting(not as_json, study) as moved:
                 rows = run_study(
-                    out, judging, dataset=dataset, quick=quick, seed=seed, workers=workers,
+                    out, evaluator, dataset=dataset, quick=quick, seed=seed, workers=workers,
                     on_progress=lambda done, total, name: moved(done, total),
                 )  # fmt: skip
             record = {"out": str(out), "rows": [{**vars(row), "figures": row.figures} for row in rows]}
             table = _table(rows)
         elif study == "certification":
             limit = POINTS if limit is None else limit
-            ruling = RuleJudging(EPS, limit=limit, data_dir=data_dir, device=device, budget=budget)
-            with progress_bar(study, not as_json) as moved:
-                ruled = run_certification_study(
-                    out, ruling, dataset=dataset, methods=methods, temperatures=temperatures or TEMPERATURES,
+            by_rule = RuleEvaluator(EPS, limit=limit, data_dir=data_dir, device=device, budget=budget)
+            with reporting(not as_json, study) as moved:
+                certified = run_certification_study(
+                    out, by_rule, dataset=dataset, methods=methods, temperatures=temperatures or TEMPERATURES,
                     seed=seed, quick=quick, workers=workers, on_progress=lambda done, total, name: moved(done, total),
                 )  # fmt: skip
-            record = {"out": str(out), "rows": [flat_rules(row) for row in ruled]}
-            table = _rules_table(ruled)
+            record = {"out": str(out), "rows": [flat_rules(row) for row in certified]}
+            table = _rules_table(certified)
         else:
-            foreign = usual_foreign(dataset) if ood is None else ood
-            doubting = DoubtJudging(radius_of(dataset), limit=limit, data_dir=data_dir, device=device, ood=foreign)
-            with progress_bar(study, not as_json) as moved:
+            ood = usual_out_of_distribution(dataset) if ood is None else ood
+            uncertain = UncertaintyEvaluator(radius_of(dataset), limit=limit, data_dir=data_dir, device=device, ood=ood)
+            with reporting(not as_json, study) as moved:
                 found, claims = run_uncertainty_study(
-                    out, doubting, dataset=dataset, methods=methods, seeds=(seed,), quick=quick, workers=workers,
+                    out, uncertain, dataset=dataset, methods=methods, seeds=(seed,), quick=quick, workers=workers,
                     on_progress=lambda done, total, name: moved(done, total),
                 )  # fmt: skip
             record = {"out": str(out), "rows": [flat(row) for row in found], "claims": [vars(c) for c in claims]}
-            table = _doubt_table(found, claims, dataset, foreign)
+            table = _uncertainty_table(found, claims, dataset, ood)
         if as_json:
             print_json(record)
             return
@@ -127,9 +135,9 @@ def _table(rows: list[Row]) -> Table:
             f = row.figures
             name = row.method if likelihood == "ibp" else f"{row.method} [dim](standard)[/dim]"
             chosen = "v " if row.choice == "validated" else ""
-            shares = (f"{100 * f[key]:.1f}%" for key in ("certified", "pgd", "accuracy"))
-            doubts = (f"{f['nll']:.3f}", f"{f['ece']:.3f}", f"{f['mutual_information']:.5f}")
-            table.add_row(name, f"{chosen}{f['temperature']:g}", *shares, *doubts)
+            fractions = (f"{100 * f[key]:.1f}%" for key in ("certified", "pgd", "accuracy"))
+            others = (f"{f['nll']:.3f}", f"{f['ece']:.3f}", f"{f['mutual_information']:.5f}")
+            table.add_row(name, f"{chosen}{f['temperature']:g}", *fractions, *others)
         table.add_section()
     return table
 
@@ -137,23 +145,23 @@ def _table(rows: list[Row]) -> Table:
 def _rules_table(rows: list[RuleRow]) -> Table:
     robust = [row for row in rows if row.likelihood == "robust"]
     n = robust[0].figures["n"] if robust else 0
-    table = Table(title=f"% of {n:,} test images certified at ±{EPS:g}, and still standing", title_style="bold")
+    table = Table(title=f"% of {n:,} test images certified at ±{EPS:g}, and unbroken", title_style="bold")
     table.add_column("robust method")
     table.add_column("T", justify="right")
     # A terminal has no room for all; the files have them.
     names = [name for name in robust[0].figures["rules"] if name in SHOWN] if robust else []
     for name in names:
         table.add_column(SHOWN[name], justify="right")
-    table.add_column("stand", justify="right")
+    table.add_column("unbroken", justify="right")
     for row in robust:
-        shares = [row.figures["rules"][name]["certified"] for name in names]
-        shares.append(row.figures["attacks"]["ensemble"]["standing"])
-        table.add_row(row.method, f"{row.temperature:g}", *(f"{100 * share:.1f}" for share in shares))
+        fractions = [row.figures["rules"][name]["certified"] for name in names]
+        fractions.append(row.figures["attacks"]["ensemble"]["robust_accuracy"])
+        table.add_row(row.method, f"{row.temperature:g}", *(f"{100 * fraction:.1f}" for fraction in fractions))
     return table
 
 
-def _doubt_table(rows: list[DoubtRow], claims: list[Claim], dataset: str, foreign: str) -> Table:
-    title = f"expected entropy on {dataset} (in), on {foreign} (out) and under PGD"
+def _uncertainty_table(rows: list[UncertaintyRow], claims: list[Claim], dataset: str, ood: str) -> Table:
+    title = f"expected entropy on {dataset} (in), on {ood} (out) and under PGD"
     table = Table(title=title, title_style="bold")
     table.add_column("method")
     table.add_column("T", justify="right")

@@ -1,9 +1,9 @@
 """What every command shares: the console, errors in one line, JSON on request, and exit codes.
 
 0    done
-1    an error, told in a sentence
+1    an error, explained in a sentence
 2    wrong usage (typer's own)
-3    done, but a bar set by --at-least was missed, or a certificate did not stand its check
+3    done, but a bar set by --at-least was missed, or a certificate did not pass its check
 130  interrupted; the message says how to go on
 """
 
@@ -17,7 +17,6 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from certibayes.errors import CertibayesError, Interrupted
@@ -59,19 +58,3 @@ def check_bar(value: float, at_least: float | None, what: str) -> None:
     if at_least is not None and value < at_least:
         notes.print(f"[red]{what} {value:.4f} is below {at_least:g}[/red]", highlight=False)
         raise typer.Exit(BELOW_BAR)
-
-
-@contextmanager
-def progress_bar(title: str, shown: bool) -> Iterator[Any]:
-    """Yield a function (done, total) that moves a bar on standard error."""
-    bar = Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        console=notes,
-        disable=not shown,
-    )
-    with bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -70,7 +70,12 @@ def train_command(
         loss = f", final loss {final['loss']:.4f}" if final else ""
         console.print(f"posterior in [bold]{escape(str(out))}[/bold]{loss}", highlight=False)
         if posterior.task == "classification":
-            console.print(f"next: certibayes certify {escape(str(out))} --eps {spec.eps:g}", highlight=False)
+            console.print(f"next: certibayes certify {escape(str(out))}{_eps(spec)}", highlight=False)
+
+
+def _eps(spec: TrainSpec) -> str:
+    """The flag that a run without a radius of its own needs to be certified."""
+    return f" --eps {spec.eps:g}" if spec.trained_radius is None else ""
 
 
 def _chosen(posterior: Posterior) -> dict[str, Any]:
@@ -85,8 +90,8 @@ def _print_temperature(spec: TrainSpec, posterior: Posterior) -> None:
     if "temperature_curve" in posterior.metadata or temperature == 1.0 or temperature != spec.default_temperature():
         return
     console.print(
-        f"temperature [bold]{temperature:g}[/bold], the default of {spec.algorithm} where bounds judge its weights: at "
-        "1, Bayes' rule, they are too wide for anything to be proved (--temperature 1 to have it so)",
+        f"temperature [bold]{temperature:g}[/bold], the default of {spec.algorithm} under a likelihood of bounds: "
+        "at 1, Bayes' rule, its weights vary too much for anything to be proved (--temperature 1 to have it so)",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,6 +1,6 @@
 """The flags of ``certibayes train``: one for each field of a spec and for each hyperparameter of each algorithm.
 
-They are made from the dataclasses that declare them, so that a new hyperparameter is a flag without further ado.
+They are made from the dataclasses that declare them, so that a new hyperparameter is a flag at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def spec_options() -> list[inspect.Parameter]:
 def hyperparameter_options() -> list[inspect.Parameter]:
     """Make a parameter for each hyperparameter of any algorithm; those of the same name share one.
 
-    Each stands in a panel that names the algorithms that have it.
+    Each is in a panel that names the algorithms that have it.
     """
     owners: dict[str, dict[str, Setting]] = {}
     for algorithm in ALGORITHMS:

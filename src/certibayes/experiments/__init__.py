@@ -1,23 +1,23 @@
 """A spec in, a record on disk out: training runs, evaluations, figures, reports."""
 
-from certibayes.experiments.certification_study import RuleJudging, run_certification_study
+from certibayes.experiments.certification_study import RuleEvaluator, run_certification_study
 from certibayes.experiments.demo import DemoResult, run_demo
 from certibayes.experiments.evaluate import Evaluation, evaluate
-from certibayes.experiments.grid import Judging, run_grid
+from certibayes.experiments.grid import Evaluator, run_grid
 from certibayes.experiments.inference_study import run_study
-from certibayes.experiments.run import add_figures, load_run, read_record, started_spec, train
+from certibayes.experiments.run import add_figures, load_run, read_record, started_spec, train, trained_radius
 from certibayes.experiments.spec import ALGORITHMS, LIKELIHOODS, TrainSpec
-from certibayes.experiments.uncertainty_study import DoubtJudging, run_uncertainty_study
+from certibayes.experiments.uncertainty_study import UncertaintyEvaluator, run_uncertainty_study
 
 __all__ = [
     "ALGORITHMS",
     "LIKELIHOODS",
     "DemoResult",
-    "DoubtJudging",
     "Evaluation",
-    "Judging",
-    "RuleJudging",
+    "Evaluator",
+    "RuleEvaluator",
     "TrainSpec",
+    "UncertaintyEvaluator",
     "add_figures",
     "evaluate",
     "load_run",
@@ -29,4 +29,5 @@ __all__ = [
     "run_uncertainty_study",
     "started_spec",
     "train",
+    "trained_radius",
 ]

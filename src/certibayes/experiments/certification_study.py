@@ -3,8 +3,8 @@
 Posteriors are those of the study of uncertainty, under the same names, so that both studies can share a directory and
 train once. Of each, the first test images are certified by every rule, attacked as the paper does (PGD, 10 iterations)
 and by everything there is, and attacked again at the largest radius that was certified for each point: for the
-predictor, and for each of its networks alone. The radii of the simple and of the best rule stand beside each other, so
-that they can be told apart where neither proves a point at the radius of the study.
+predictor, and for each of its networks alone. The radii of the simple and of the best rule are reported side by side,
+which distinguishes the two where neither proves a point at the radius of the study.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from certibayes import data
 from certibayes.attacks import PGD, as_attack, attack
 from certibayes.bounds import Domain
 from certibayes.certification import Best, Elided, Method, as_method, certified_radius, certify
-from certibayes.experiments.figures import rules_figure
-from certibayes.experiments.grid import Figures, Judging, run_grid
+from certibayes.experiments.figures import require_matplotlib, rules_figure
+from certibayes.experiments.grid import Evaluator, Figures, run_grid
 from certibayes.experiments.inference_study import METHODS
 from certibayes.experiments.spec import TrainSpec
-from certibayes.experiments.tables import lines_csv
+from certibayes.experiments.tables import rows_csv
 from certibayes.experiments.uncertainty_study import LIKELIHOODS, study_specs
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
 from certibayes.support.files import write_atomically
 
 POINTS = 500
-"""Test images, unless told otherwise."""
+"""Test images, unless another number is asked for."""
 
 TOLERANCE = 2.5e-4
 """Of the search for radii."""
@@ -72,8 +72,8 @@ LADDER = (
 
 
 @dataclass(frozen=True)
-class RuleJudging(Judging):
-    """How the study judges a run.
+class RuleEvaluator(Evaluator):
+    """How the study evaluates a run.
 
     Attributes:
         budget: seconds for splitting; None leaves it out.
@@ -86,7 +86,7 @@ class RuleJudging(Judging):
         """Figures of other points or with more time are other figures."""
         return f"certification, with radii, first {self.limit or 'all'}, budget {self.budget or 'none'}"
 
-    def judge(self, posterior: Posterior, spec: TrainSpec) -> Figures:
+    def evaluate(self, posterior: Posterior, spec: TrainSpec) -> Figures:
         """Certify by every rule, attack, and attack at the largest certified radii."""
         dataset, predictor = data.load(spec.dataset, self.data_dir), self.predictor(posterior)
         x, y = (tensor[: self.limit].to(predictor.device) for tensor in dataset.test)
@@ -127,7 +127,7 @@ def _certified(
 
 
 def _attacks(predictor: Predictor, x: Tensor, y: Tensor, eps: float, domain: Domain, proved: Tensor) -> Figures:
-    """Return what stands after the paper's PGD, after a stronger one and after everything, and how many proofs fell."""
+    """Return the robust accuracy under the paper's PGD, a stronger one and everything, and how many proofs broke."""
     runs = {
         "pgd, 10 iterations": PGD(steps=10, restarts=1, losses=("cross-entropy",)),
         "pgd, 100 iterations, 5 restarts": PGD(steps=100, restarts=5),
@@ -136,8 +136,8 @@ def _attacks(predictor: Predictor, x: Tensor, y: Tensor, eps: float, domain: Dom
     found = {}
     for name, method in runs.items():
         result = attack(predictor, x, y, eps=eps, domain=domain, method=method)
-        fallen = int((result.success.to(proved.device) & proved).sum())
-        found[name] = {"standing": result.robust_accuracy, "certified points fallen": fallen}
+        broken = int((result.success.to(proved.device) & proved).sum())
+        found[name] = {"robust_accuracy": result.robust_accuracy, "certified points broken": broken}
     return found
 
 
@@ -171,26 +171,26 @@ def _trials(predictor: Predictor, x: Tensor, y: Tensor, domain: Domain, robust: 
 
 
 def _attacked_at_radii(trial: Trial, x: Tensor, y: Tensor, domain: Domain) -> Figures:
-    """Return how many points were attacked at the largest certified radius of each, how many fell, and the radii."""
-    radii, fallen, trials = [], 0, 0
+    """Return how many points were attacked at the largest certified radius of each, how many broke, and the radii."""
+    radii, broken, trials = [], 0, 0
     for model in trial.models:
         found = certified_radius(model, x, y, method=trial.method, domain=domain, tolerance=trial.tolerance)
         radii.append(found.mean)
         reached = found.certified.to(x.device)
         if bool(reached.any()):
-            # Judged by the model itself, every point at a radius of its own.
+            # The model itself decides, on every point at a radius of its own.
             result = attack(
                 model, x[reached], y[reached], eps=found.radius.to(x.device)[reached], domain=domain,
                 method=as_attack("ensemble", steps=40, restarts=2, queries=200),
             )  # fmt: skip
-            fallen += int(result.success.sum())
+            broken += int(result.success.sum())
             trials += int(reached.sum())
-    return {"trials": trials, "fallen": fallen, "mean radius": sum(radii) / len(radii)}
+    return {"trials": trials, "broken": broken, "mean radius": sum(radii) / len(radii)}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a run and what was found."""
+    """One row of the table: a run and what was found."""
 
     method: str
     likelihood: str
@@ -200,7 +200,7 @@ class Row:
 
 def run_certification_study(  # noqa: PLR0913 - public
     out: Path,
-    judging: RuleJudging,
+    evaluator: RuleEvaluator,
     *,
     dataset: str = "mnist",
     methods: Sequence[str] | None = None,
@@ -214,7 +214,7 @@ def run_certification_study(  # noqa: PLR0913 - public
 
     Args:
         out: where everything goes; runs into ``out / "runs"``.
-        judging: how runs are judged.
+        evaluator: how runs are evaluated.
         dataset: to train and test on.
         methods: all by default.
         temperatures: of the posteriors.
@@ -223,9 +223,10 @@ def run_certification_study(  # noqa: PLR0913 - public
         workers: processes at once.
         on_progress: called with (done, total, name) after each run.
     """
+    require_matplotlib()
     chosen = methods or list(METHODS)
     specs = study_specs(dataset, chosen, temperatures=temperatures, seeds=(seed,), quick=quick)
-    figures = run_grid(specs, out / "runs", judging, workers=workers, on_progress=on_progress)
+    figures = run_grid(specs, out / "runs", evaluator, workers=workers, on_progress=on_progress)
     rows = [
         Row(
             spec.algorithm,
@@ -236,7 +237,7 @@ def run_certification_study(  # noqa: PLR0913 - public
         for name, spec in specs.items()
         if "diverged" not in figures[name]
     ]
-    write_atomically(out / "results.csv", lines_csv([flat(row) for row in rows]).encode())
+    write_atomically(out / "results.csv", rows_csv([flat(row) for row in rows]).encode())
     write_atomically(out / "table.md", rules_markdown(rows).encode())
     write_atomically(out / "attacks.md", attacks_markdown(rows).encode())
     robust = {f"{row.method}, T = {row.temperature:g}": row.figures for row in rows if row.likelihood == "robust"}
@@ -246,17 +247,17 @@ def run_certification_study(  # noqa: PLR0913 - public
 
 
 def flat(row: Row) -> dict[str, Any]:
-    """Return a run as one line of figures."""
+    """Return a run as one row of figures."""
     f = row.figures
-    line: dict[str, Any] = {"method": row.method, "likelihood": row.likelihood, "temperature": row.temperature}
-    line |= {key: f[key] for key in ("n", "eps", "samples", "accuracy")}
+    found: dict[str, Any] = {"method": row.method, "likelihood": row.likelihood, "temperature": row.temperature}
+    found |= {key: f[key] for key in ("n", "eps", "samples", "accuracy")}
     for part in ("rules", "attacks", "radii", "trials"):
-        line |= {f"{name}: {key}": value for name, found in f[part].items() for key, value in found.items()}
-    return line
+        found |= {f"{name}: {key}": value for name, figures in f[part].items() for key, value in figures.items()}
+    return found
 
 
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    return "".join("| " + " | ".join(line) + " |\n" for line in (head, ["---"] * len(head), *lines))
+def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    return "".join("| " + " | ".join(cells) + " |\n" for cells in (head, ["---"] * len(head), *body))
 
 
 def rules_markdown(rows: Sequence[Row]) -> str:
@@ -265,39 +266,39 @@ def rules_markdown(rows: Sequence[Row]) -> str:
     if not robust:
         return ""
     names = list(robust[0].figures["rules"])
-    head = ["method", "temperature", "accuracy", *names, "stand after all attacks", "gap closed"]
+    head = ["method", "temperature", "accuracy", *names, "robust under all attacks", "gap closed"]
     head += ["mean radius: pairwise, ibp", "best, crown"]
-    lines = []
+    body = []
     for row in robust:
         f = row.figures
-        shares = [f["rules"][name]["certified"] for name in names]
-        standing = f["attacks"]["ensemble"]["standing"]
-        gap = standing - shares[0]
-        closed = f"{100 * (max(shares) - shares[0]) / gap:.0f}%" if gap > 0 else "–"
-        percents = [f"{100 * share:.1f}" for share in (f["accuracy"], *shares, standing)]
+        fractions = [f["rules"][name]["certified"] for name in names]
+        robust_accuracy = f["attacks"]["ensemble"]["robust_accuracy"]
+        gap = robust_accuracy - fractions[0]
+        closed = f"{100 * (max(fractions) - fractions[0]) / gap:.0f}%" if gap > 0 else "–"
+        percents = [f"{100 * fraction:.1f}" for fraction in (f["accuracy"], *fractions, robust_accuracy)]
         radii = [f["radii"]["pairwise, ibp"]["mean radius"], f["trials"]["predictor"]["mean radius"]]
-        lines.append([row.method, f"{row.temperature:g}", *percents, closed, *(f"{radius:.4f}" for radius in radii)])
+        body.append([row.method, f"{row.temperature:g}", *percents, closed, *(f"{radius:.4f}" for radius in radii)])
     mean = [f"{sum(row.figures['rules'][name]['seconds'] for row in robust) / len(robust):.1f}" for name in names]
-    lines.append(["seconds, mean", "", "", *mean, "", "", "", ""])
-    return _markdown(head, lines)
+    body.append(["seconds, mean", "", "", *mean, "", "", "", ""])
+    return _markdown(head, body)
 
 
 def attacks_markdown(rows: Sequence[Row]) -> str:
-    """What stands after each attack, how many certified points fell, and the trials at the largest certified radii."""
+    """Robust accuracy under each attack, broken certified points, and the trials at the largest certified radii."""
     head = ["likelihood", "method", "temperature", "accuracy"]
     if not rows:
         return ""
     names = list(rows[0].figures["attacks"])
     places = list(rows[0].figures["trials"])
     first, *rest = places
-    head += [*names, "certified points fallen", f"trials at the largest radius: {first}", *rest, "fallen"]
-    lines = []
+    head += [*names, "certified points broken", f"trials at the largest radius: {first}", *rest, "broken"]
+    body = []
     for row in rows:
         f = row.figures
-        standing = [f"{100 * f['attacks'][name]['standing']:.1f}" for name in names]
-        fallen = max(f["attacks"][name]["certified points fallen"] for name in names)
+        robust = [f"{100 * f['attacks'][name]['robust_accuracy']:.1f}" for name in names]
+        proofs = max(f["attacks"][name]["certified points broken"] for name in names)
         trials = [f"{f['trials'][part]['trials']:,}" for part in places]
-        broken = sum(f["trials"][part]["fallen"] for part in places)
+        broken = sum(f["trials"][part]["broken"] for part in places)
         start = [row.likelihood, row.method, f"{row.temperature:g}", f"{100 * f['accuracy']:.1f}"]
-        lines.append([*start, *standing, str(fallen), *trials, str(broken)])
-    return _markdown(head, lines)
+        body.append([*start, *robust, str(proofs), *trials, str(broken)])
+    return _markdown(head, body)

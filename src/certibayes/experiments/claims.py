@@ -1,4 +1,4 @@
-"""The paper's claim about doubt, decided by a stated criterion.
+"""The paper's claim about uncertainty, decided by a stated criterion.
 
 The paper, in its experiments, says of MNIST: "in each case, robust training with IBP significantly improves uncertainty
 by making more uncertain predictions on out-of-distributions data, while still being confident on in-distribution data."
@@ -9,9 +9,10 @@ Here that is confirmed for a method, at one temperature and one seed, if
 2. with the robust likelihood the mean probability of the predicted class in distribution is at least 0.9.
 
 Of CIFAR-10, where accuracy is low, it only says that entropy rises: there the second condition is left out. The entropy
-is the expected entropy, the paper's definition; the verdict by the entropy of the mean prediction stands beside it. The
-standard error is over test inputs and says nothing about other seeds. Whether foreign inputs are *told apart* better is
-another question, since entropy may rise everywhere: AUROC before and after answers that, and decides nothing here.
+is the expected entropy, the paper's definition; the verdict by the entropy of the mean prediction is given beside it.
+The standard error is over test inputs and says nothing about other seeds. Whether out-of-distribution inputs are
+*detected* better is another question, since entropy may rise everywhere: AUROC before and after answers that, and
+decides nothing here.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Claim:
     sentence: str
 
 
-def judge_claim(
+def decide_claim(
     method: str,
     temperature: float,
     seed: int,
@@ -63,11 +64,11 @@ def judge_claim(
     dataset: str,
     ood: str,
 ) -> Claim:
-    """Judge the claim by the figures (``Assessment.summary``) of a standard and a robust run."""
+    """Decide the claim by the figures (``Assessment.summary``) of a standard and a robust run."""
     who = f"{method}, temperature {temperature:g}"
     for name, figures in (("standard", standard), ("robust", robust)):
         if "diverged" in figures:
-            return Claim(method, temperature, seed, None, None, None, f"{who}: not judged, the {name} run diverged.")
+            return Claim(method, temperature, seed, None, None, None, f"{who}: not decided, the {name} run diverged.")
     confidence = robust["in"]["max_probability"]
     confident = dataset in UNCLAIMED or confidence >= CONFIDENT
     rises = {
@@ -109,8 +110,8 @@ def claims_markdown(claims: Sequence[Claim], dataset: str, ood: str) -> str:
         + ("." if dataset in UNCLAIMED else f", while predictions on {dataset} stay confident."),
         "",
         f"Confirmed means: (1) the mean entropy on {ood} is larger with the robust likelihood by more than "
-        f"{SIGNIFICANT:g} standard errors of the difference over inputs{second}. Whether foreign inputs are told apart "
-        "better is another question; the last column answers it.",
+        f"{SIGNIFICANT:g} standard errors of the difference over inputs{second}. Whether "
+        "out-of-distribution inputs are detected better is another question; the last column answers it.",
         "",
         "| method | temperature | seed | by expected entropy (the paper's) | by entropy of the mean | larger AUROC |",
         "| --- | --- | --- | --- | --- | --- |",

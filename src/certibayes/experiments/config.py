@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from certibayes.experiments.settings import NONE, as_text, settings_of
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec, hyperparameters
 from certibayes.experiments.toml import to_toml
 from certibayes.support.files import write_atomically
+from certibayes.support.names import nearest
 
 TABLE = "settings"
 """The table, and the field of a spec, that holds an algorithm's hyperparameters."""
@@ -43,7 +42,7 @@ def read_config(path: Path) -> dict[str, Any]:
         elif any(key in hyperparameters(name) for name in ALGORITHMS):
             raise InvalidInput(f"{key} in {path} belongs into the table [{TABLE}], with the other hyperparameters.")
         else:
-            raise InvalidInput(f"{path} has an unknown setting {key!r}{_nearest(key, [*known, 'preset', TABLE])}.")
+            raise InvalidInput(f"{path} has an unknown setting {key!r}{nearest(key, [*known, 'preset', TABLE])}.")
     return values
 
 
@@ -111,9 +110,3 @@ def write_config(path: Path, spec: TrainSpec) -> None:
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:
     return {key: NONE if value is None else value for key, value in values.items()}
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """Return the known name that was probably meant, as the end of a sentence."""
-    close = difflib.get_close_matches(key, list(known), n=1)
-    return f"; perhaps you mean {close[0]}" if close else ""

@@ -12,8 +12,8 @@ from typing import Any
 from certibayes import data
 from certibayes.errors import Interrupted, RunExists
 from certibayes.experiments.evaluate import Evaluation, evaluate
-from certibayes.experiments.figures import demo_figure
-from certibayes.experiments.report import write_demo_report
+from certibayes.experiments.figures import demo_figure, require_matplotlib
+from certibayes.experiments.report import require_jinja, write_demo_report
 from certibayes.experiments.run import train
 from certibayes.experiments.spec import TrainSpec
 from certibayes.support.files import write_atomically
@@ -21,8 +21,8 @@ from certibayes.support.files import write_atomically
 EPS = 0.1
 SAMPLES = 35
 TEMPERATURE = 0.001
-"""Chosen on held-out training digits. At temperature 1 the widths that this little data leaves are those of the prior,
-and interval bounds pay for every one of them; docs/how-it-works.md has the figures."""
+"""Chosen on held-out training digits. At temperature 1 so few data leave the standard deviations close to the prior's,
+and every one of them widens the interval bounds; docs/how-it-works.md has the figures."""
 
 SPEC = TrainSpec(
     dataset="digits",
@@ -32,7 +32,7 @@ SPEC = TrainSpec(
     eps=EPS,
     lam=0.25,
     ramp=0.5,
-    prior_variance_scale=300.0,
+    variance_scale=300.0,
     algorithm="vogn",
     lr=0.003,
     schedule="cosine",
@@ -82,13 +82,16 @@ def run_demo(
         quick: a few epochs and few images, to see that everything works; the figures mean little.
         overwrite: replace an earlier demo.
         progress: show progress bars.
-        stage: told what comes next.
+        stage: called with what comes next.
     """
     if (out / "results.json").exists() and not overwrite:
         raise RunExists(
             f"{out} already holds a demo. Choose another directory (--out), or let it be replaced (overwrite=True; "
             "leave out --keep)."
         )
+    # Before minutes of training, whose results could not be drawn.
+    require_matplotlib()
+    require_jinja()
     digits = data.load("digits")
     x, y = digits.test
     robust = dataclasses.replace(SPEC, epochs=2) if quick else SPEC

@@ -24,14 +24,14 @@ class Evaluation:
     Attributes:
         certificate: what was proved.
         attacked: what was found by attack.
-        doubt: uncertainty of the clean predictions.
+        uncertainty: of the clean predictions.
         nll: mean negative log-likelihood of the labels.
         ece: expected calibration error.
     """
 
     certificate: Certificate
     attacked: Attacked
-    doubt: Uncertainty
+    uncertainty: Uncertainty
     nll: float
     ece: float
 
@@ -44,8 +44,8 @@ class Evaluation:
             "certified": self.certificate.certified_fraction,
             "nll": self.nll,
             "ece": self.ece,
-            "mutual_information": float(self.doubt.mutual_information.mean()),
-            "disagreement": float(self.doubt.disagreement.mean()),
+            "mutual_information": float(self.uncertainty.mutual_information.mean()),
+            "disagreement": float(self.uncertainty.disagreement.mean()),
         }
 
 
@@ -68,13 +68,13 @@ def evaluate(  # noqa: PLR0913 - public
     seed: int = 0,
     stage: Callable[[str], Any] = lambda _: None,
 ) -> Evaluation:
-    """Certify, attack and measure a predictor on a test set; ``stage`` is told what comes next."""
+    """Certify, attack and measure a predictor on a test set; ``stage`` is called with what comes next."""
     stage("certifying")
     certificate = certify(predictor, x, y, eps=eps, method=method, domain=domain)
     stage("attacking")
     attacked = attack(predictor, x, y, eps=eps, domain=domain, method=PGD(steps, restarts), seed=seed)
     stage("measuring uncertainty")
-    doubt = uncertainty(predictor, x)
+    clean = uncertainty(predictor, x)
     logs = log_probabilities(predictor, x)
     nll = -float(logs.gather(-1, y[:, None]).mean())
-    return Evaluation(certificate, attacked, doubt, nll, expected_calibration_error(logs, y))
+    return Evaluation(certificate, attacked, clean, nll, expected_calibration_error(logs, y))

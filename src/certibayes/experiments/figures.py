@@ -1,4 +1,7 @@
-"""Figures, drawn with matplotlib's object interface so that no global state or display is needed."""
+"""Figures, drawn with matplotlib's object interface so that no global state or display is needed.
+
+matplotlib comes with the extra ``figures`` and is imported where something is drawn.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,50 @@ import io
 import itertools
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from torch import Tensor
 
 from certibayes.experiments.evaluate import Evaluation
 from certibayes.support.files import write_atomically
+from certibayes.support.optional import require_package
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+EXTRA = "figures"
+"""The extra that brings matplotlib and Jinja."""
 
 CERTIFIED, OPEN, BROKEN, INK, FAINT = "#1a7f5a", "#d99a1c", "#c0392b", "#1f2933", "#8a94a0"
 ROWS, COLUMNS = 2, 8
-LINES = ("#1a7f5a", "#d99a1c", "#c0392b", "#2f6fb0", "#7a4fa3", "#00838f", "#8a6d3b", "#e07a5f", "#5a6572", "#3d405b")
+PALETTE = ("#1a7f5a", "#d99a1c", "#c0392b", "#2f6fb0", "#7a4fa3", "#00838f", "#8a6d3b", "#e07a5f", "#5a6572", "#3d405b")
 """Colors of methods, in the order in which they are given."""
+
+
+def require_matplotlib() -> None:
+    """Raise unless figures can be drawn; for commands that would notice only after hours of work."""
+    require_package("matplotlib.figure", EXTRA)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Make an empty figure of so many inches."""
+    figure: Figure = require_package("matplotlib.figure", EXTRA).Figure(
+        figsize=(width, height), layout="constrained", facecolor="white"
+    )
+    return figure
+
+
+def patch(color: str, label: str, alpha: float = 1.0) -> Patch:
+    """Make a colored entry of a legend."""
+    made: Patch = require_package("matplotlib.patches", EXTRA).Patch(color=color, alpha=alpha, label=label)
+    return made
 
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure as PNG."""
-    FigureCanvasAgg(figure)
+    require_package("matplotlib.backends.backend_agg", EXTRA).FigureCanvasAgg(figure)
     content = io.BytesIO()
     figure.savefig(content, dpi=150, format="png")
     write_atomically(path, content.getvalue())
@@ -79,7 +106,7 @@ def certificate_grid(cells: list[Axes], evaluation: Evaluation, x: Tensor) -> No
 
 def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, temperature: float, path: Path) -> None:
     """Draw the demo's figure: bars on the left, the first test images with their certificates on the right."""
-    figure = Figure(figsize=(13, 6.2), layout="constrained", facecolor="white")
+    figure = new_figure(13, 6.2)
     left, right = figure.subfigures(1, 2, width_ratios=[1, 2], squeeze=False)[0]
     axes = left.subplots()
     robustness_bars(axes, {name: evaluation.summary() for name, evaluation in evaluations.items()})
@@ -96,14 +123,14 @@ def demo_figure(evaluations: dict[str, Evaluation], x: Tensor, eps: float, tempe
 
 
 def temperature_figure(curves: dict[str, list[dict[str, Any]]], eps: float, path: Path) -> None:
-    """Draw certified accuracy, negative log-likelihood and mutual information against temperature, a line a method.
+    """Draw certified accuracy, negative log-likelihood and mutual information against temperature, a curve per method.
 
     Args:
         curves: figures of every run, by method; methods without a temperature have one run and are drawn as a level.
         eps: radius of the certificates.
         path: of the PNG.
     """
-    figure = Figure(figsize=(13, 4.6), layout="constrained", facecolor="white")
+    figure = new_figure(13, 4.6)
     panels = figure.subplots(1, 3)
     titles = {
         "certified": f"certified within ±{eps:g} (%)",
@@ -112,7 +139,7 @@ def temperature_figure(curves: dict[str, list[dict[str, Any]]], eps: float, path
     }
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         styles = itertools.cycle((":", "--"))
-        for (method, runs), color in zip(curves.items(), LINES, strict=False):
+        for (method, runs), color in zip(curves.items(), PALETTE, strict=False):
             values = [(100 if key == "certified" else 1) * run[key] for run in runs]
             if len(runs) == 1:
                 # A single network has no mutual information, and a logarithm no place for that.
@@ -133,13 +160,13 @@ def temperature_figure(curves: dict[str, list[dict[str, Any]]], eps: float, path
 
 
 def rules_figure(posteriors: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw what each rule adds to what is certified, up to what no attack has broken; a bar a posterior.
+    """Draw what each rule adds to what is certified, up to what no attack has broken; a bar per posterior.
 
     Args:
         posteriors: figures of the study of certification by name.
         path: of the PNG.
     """
-    figure = Figure(figsize=(11, 1.6 + 0.42 * len(posteriors)), layout="constrained", facecolor="white")
+    figure = new_figure(11, 1.6 + 0.42 * len(posteriors))
     axes = figure.subplots()
     rules = list(next(iter(posteriors.values()))["rules"])
     # From dark to light, in the order of effort.
@@ -147,21 +174,21 @@ def rules_figure(posteriors: dict[str, dict[str, Any]], path: Path) -> None:
     for place, found in enumerate(posteriors.values()):
         proved = 0.0
         for rule, shade in zip(rules, shades, strict=True):
-            share = 100 * found["rules"][rule]["certified"]
-            if share > proved:
-                axes.barh(place, share - proved, 0.62, left=proved, color=CERTIFIED, alpha=shade, linewidth=0)
-                proved = share
-        standing = 100 * found["attacks"]["ensemble"]["standing"]
-        axes.barh(place, max(standing - proved, 0.0), 0.62, left=proved, color=OPEN, alpha=0.55, linewidth=0)
-        words = f"{proved:.1f} proved, {standing:.1f} stand"
-        axes.annotate(words, (max(proved, standing) + 0.6, place), va="center", color=INK, fontsize=8)
+            percent = 100 * found["rules"][rule]["certified"]
+            if percent > proved:
+                axes.barh(place, percent - proved, 0.62, left=proved, color=CERTIFIED, alpha=shade, linewidth=0)
+                proved = percent
+        unbroken = 100 * found["attacks"]["ensemble"]["robust_accuracy"]
+        axes.barh(place, max(unbroken - proved, 0.0), 0.62, left=proved, color=OPEN, alpha=0.55, linewidth=0)
+        words = f"{proved:.1f} proved, {unbroken:.1f} unbroken"
+        axes.annotate(words, (max(proved, unbroken) + 0.6, place), va="center", color=INK, fontsize=8)
     axes.set_yticks(range(len(posteriors)), list(posteriors))
     axes.invert_yaxis()
     axes.set_xlim(0, 105)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("% of test images", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
-    handles = [Patch(color=CERTIFIED, alpha=shade, label=rule) for rule, shade in zip(rules, shades, strict=True)]
-    handles.append(Patch(color=OPEN, alpha=0.55, label="neither proved nor broken"))
+    handles = [patch(CERTIFIED, rule, shade) for rule, shade in zip(rules, shades, strict=True)]
+    handles.append(patch(OPEN, "neither proved nor broken", 0.55))
     figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     save(figure, path)

@@ -32,8 +32,8 @@ Figures = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Judging:
-    """How the runs of a grid are judged, on the test images of their data sets.
+class Evaluator:
+    """How the runs of a grid are evaluated, on the test images of their data sets.
 
     Attributes:
         eps: radius of certificates and attacks.
@@ -61,19 +61,19 @@ class Judging:
         return EVALUATION
 
     def predictor(self, posterior: Posterior) -> Predictor:
-        """Draw the predictor that is judged."""
+        """Draw the predictor that is evaluated."""
         held = self.samples if posterior.held is None else posterior.held
         return posterior.predictor(min(self.samples, held), seed=1, device=self.device)
 
-    def judge(self, posterior: Posterior, spec: TrainSpec) -> Figures:
-        """Judge what a spec has been trained to."""
-        return _judge(posterior, spec, self)
+    def evaluate(self, posterior: Posterior, spec: TrainSpec) -> Figures:
+        """Evaluate the posterior that a spec was trained to."""
+        return _evaluate(posterior, spec, self)
 
 
 def run_grid(
     specs: Mapping[str, TrainSpec],
     out: Path,
-    judging: Judging,
+    evaluator: Evaluator,
     *,
     workers: int = 1,
     on_progress: Callable[[int, int, str], Any] = lambda done, total, name: None,
@@ -83,7 +83,7 @@ def run_grid(
     Args:
         specs: by name; names are directories.
         out: where the runs go.
-        judging: how they are judged.
+        evaluator: how they are evaluated.
         workers: processes at once; each has one thread if there are several.
         on_progress: called with (done, total, name) after each run.
     """
@@ -92,13 +92,13 @@ def run_grid(
     figures: dict[str, Figures] = {}
     if workers == 1:
         for name, spec in specs.items():
-            figures[name] = run_one(spec, out / name, judging)
+            figures[name] = run_one(spec, out / name, evaluator)
             on_progress(len(figures), len(specs), name)
         return figures
     # Not fork: CUDA does not survive it.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        pending = {pool.submit(run_one, spec, out / name, judging): name for name, spec in specs.items()}
+        pending = {pool.submit(run_one, spec, out / name, evaluator): name for name, spec in specs.items()}
         try:
             while pending:
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
@@ -111,27 +111,27 @@ def run_grid(
     return {name: figures[name] for name in specs}
 
 
-def run_one(spec: TrainSpec, out: Path, judging: Judging) -> Figures:
+def run_one(spec: TrainSpec, out: Path, evaluator: Evaluator) -> Figures:
     """Train and evaluate one spec, or read what was found before; training that diverges is a finding, too."""
     finished, started = (out / RECORD).exists(), started_spec(out)
     if finished and started is None:
         record = read_record(out)
         _require_same(TrainSpec.from_json(record["spec"]), spec.resolved(), out)
-        if judging.key in record:
-            return dict(record[judging.key])
+        if evaluator.key in record:
+            return dict(record[evaluator.key])
     try:
         if finished and started is None:
             posterior = load_run(out)
         else:
             resume = started == spec.resolved()
             posterior = train(
-                spec, out, data_dir=judging.data_dir, device=judging.device, resume=resume, overwrite=True,
+                spec, out, data_dir=evaluator.data_dir, device=evaluator.device, resume=resume, overwrite=True,
                 progress=False,
             )  # fmt: skip
     except Diverged as error:
         return {"diverged": str(error)}
-    figures = judging.judge(posterior, spec)
-    add_figures(out, judging.key, figures)
+    figures = evaluator.evaluate(posterior, spec)
+    add_figures(out, evaluator.key, figures)
     return figures
 
 
@@ -144,16 +144,16 @@ def _require_same(stored: TrainSpec, wanted: TrainSpec, out: Path) -> None:
         )
 
 
-def _judge(posterior: Posterior, spec: TrainSpec, judging: Judging) -> Figures:
-    dataset = data.load(spec.dataset, judging.data_dir)
-    predictor = judging.predictor(posterior)
-    x, y = (tensor[: judging.limit].to(predictor.device) for tensor in dataset.test)
+def _evaluate(posterior: Posterior, spec: TrainSpec, evaluator: Evaluator) -> Figures:
+    dataset = data.load(spec.dataset, evaluator.data_dir)
+    predictor = evaluator.predictor(posterior)
+    x, y = (tensor[: evaluator.limit].to(predictor.device) for tensor in dataset.test)
     found = evaluate(
-        predictor, x, y, eps=judging.eps, domain=dataset.domain, method=judging.method, steps=judging.steps,
-        restarts=judging.restarts,
+        predictor, x, y, eps=evaluator.eps, domain=dataset.domain, method=evaluator.method, steps=evaluator.steps,
+        restarts=evaluator.restarts,
     )  # fmt: skip
     metadata = posterior.metadata
-    figures: Figures = {**found.summary(), "temperature": metadata["temperature"], "eps": judging.eps}
+    figures: Figures = {**found.summary(), "temperature": metadata["temperature"], "eps": evaluator.eps}
     figures |= {key: metadata[key] for key in ("held_out", "sampler") if key in metadata}
     if "chains" in metadata:
         try:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from certibayes.experiments.figures import temperature_figure
-from certibayes.experiments.grid import Figures, Judging, run_grid
+from certibayes.experiments.figures import require_matplotlib, temperature_figure
+from certibayes.experiments.grid import Evaluator, Figures, run_grid
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec
 from certibayes.support.files import write_atomically
 
@@ -26,7 +26,7 @@ COMMON: dict[str, Any] = {
     "eps": EPS,
     "epochs": 20,
     "ramp": 0.5,
-    "prior_variance_scale": 300.0,
+    "variance_scale": 300.0,
     "start_epochs": 0,
     "start_lr": 0.05,
     "validation": 1 / 12,
@@ -65,7 +65,7 @@ COLUMNS = ("certified", "accuracy", "pgd", "nll", "ece", "disagreement", "mutual
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a method, its likelihood, why this temperature, and what was found."""
+    """One row of the table: a method, its likelihood, why this temperature, and what was found."""
 
     method: str
     likelihood: str
@@ -114,7 +114,7 @@ def table_rows(specs: Mapping[str, TrainSpec], figures: Mapping[str, Figures]) -
 
 def run_study(
     out: Path,
-    judging: Judging,
+    evaluator: Evaluator,
     *,
     dataset: str = "mnist",
     quick: bool = False,
@@ -123,8 +123,9 @@ def run_study(
     on_progress: Callable[[int, int, str], Any] = lambda done, total, name: None,
 ) -> list[Row]:
     """Run the study and write ``results.csv`` (every run), ``table.md`` and ``temperature.png`` into ``out``."""
+    require_matplotlib()
     specs = study_specs(dataset, quick, seed)
-    figures = run_grid(specs, out / "runs", judging, workers=workers, on_progress=on_progress)
+    figures = run_grid(specs, out / "runs", evaluator, workers=workers, on_progress=on_progress)
     rows = table_rows(specs, figures)
     write_atomically(out / "results.csv", _csv(specs, figures).encode())
     write_atomically(out / "table.md", (markdown(rows) + chains_markdown(figures)).encode())
@@ -137,7 +138,7 @@ def run_study(
 
 
 def _csv(specs: Mapping[str, TrainSpec], figures: Mapping[str, Figures]) -> str:
-    """Every run, one line each, in full precision."""
+    """Every run, one row each, in full precision."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["run", "method", "likelihood", "temperature", "n", *COLUMNS, "validation_loss"])
@@ -150,7 +151,7 @@ def _csv(specs: Mapping[str, TrainSpec], figures: Mapping[str, Figures]) -> str:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table: percentages of all test images, then the figures of doubt."""
+    """The table: percentages of all test images, then the figures of uncertainty."""
     lines = [
         "| likelihood | method | temperature | certified | accuracy | survive PGD | NLL | ECE | disagreement "
         "| mutual information |",
@@ -159,10 +160,10 @@ def markdown(rows: list[Row]) -> str:
     for row in rows:
         f = row.figures
         temperature = f"{f['temperature']:g}" + (" (validated)" if row.choice == "validated" else "")
-        shares = (f"{100 * f[key]:.1f}%" for key in ("certified", "accuracy", "pgd"))
-        doubts = (f"{f[key]:{form}}" for key, form in zip(COLUMNS[3:], (".3f", ".4f", ".4f", ".5f"), strict=True))
+        fractions = (f"{100 * f[key]:.1f}%" for key in ("certified", "accuracy", "pgd"))
+        others = (f"{f[key]:{form}}" for key, form in zip(COLUMNS[3:], (".3f", ".4f", ".4f", ".5f"), strict=True))
         likelihood = "robust" if row.likelihood == "ibp" else row.likelihood
-        lines.append("| " + " | ".join((likelihood, row.method, temperature, *shares, *doubts)) + " |")
+        lines.append("| " + " | ".join((likelihood, row.method, temperature, *fractions, *others)) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -179,9 +180,11 @@ def chains_markdown(figures: Mapping[str, Figures]) -> str:
         if sampler is None or predictions is None:
             continue
         moves = f"{sampler['accepted']} of {sampler['proposed']}" if "accepted" in sampler else "all"
-        told = (f"{_number(predictions[key], '.2f')}" for key in ("rhat_median", "rhat_max"))
+        rhats = (f"{_number(predictions[key], '.2f')}" for key in ("rhat_median", "rhat_max"))
         size, fewest = f"{sampler['step_size']:.2g}", _number(predictions["ess_min"], ".1f")
-        lines.append("| " + " | ".join((name, moves, str(sampler.get("divergences", "-")), size, *told, fewest)) + " |")
+        lines.append(
+            "| " + " | ".join((name, moves, str(sampler.get("divergences", "-")), size, *rhats, fewest)) + " |"
+        )
     return "\n".join(lines) + "\n" if len(lines) > 3 else ""
 
 

@@ -1,4 +1,4 @@
-"""Inputs from elsewhere: another data set, or familiar images made foreign, for which nothing has to be downloaded."""
+"""Out-of-distribution inputs: another data set, or images changed beyond recognition, which need no download."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from certibayes import data
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
+from certibayes.support.names import unknown_name
 from certibayes.support.seeds import derived_seed
 
 USUAL = {
@@ -20,7 +21,7 @@ USUAL = {
     "cifar10": "svhn",
     "svhn": "cifar10",
 }
-"""What is foreign to a data set unless something else is named; for MNIST and CIFAR-10 as in the paper."""
+"""The out-of-distribution inputs of a data set unless others are named; for MNIST and CIFAR-10 as in the paper."""
 
 
 def _inverted(x: Tensor, domain: tuple[float, float]) -> Tensor:
@@ -40,6 +41,7 @@ def _noise(x: Tensor, domain: tuple[float, float]) -> Tensor:
 
 
 def _generator(name: str) -> torch.Generator:
+    # The word is part of the seed: with another one, stored results could not be repeated.
     return torch.Generator().manual_seed(derived_seed(0, "foreign", name))
 
 
@@ -48,37 +50,40 @@ MADE: dict[str, Callable[[Tensor, tuple[float, float]], Tensor]] = {
     "shuffled": _shuffled,
     "noise": _noise,
 }
-"""Foreign inputs made of familiar ones: light for dark, one permutation of all pixels, uniform noise."""
+"""Inputs made of in-distribution ones: light for dark, one permutation of all pixels, uniform noise."""
 
 
-def usual_foreign(dataset: str) -> str:
-    """Return what is foreign to a data set unless something else is named."""
+def usual_out_of_distribution(dataset: str) -> str:
+    """Return the name of a data set's out-of-distribution inputs unless others are named."""
     return USUAL.get(dataset, "shuffled")
 
 
-def load_foreign(name: str, familiar: DataSet, data_dir: str | Path | None = None, limit: int | None = None) -> Tensor:
-    """Return foreign test inputs (m, ...) of the same shape as the familiar ones.
+def load_out_of_distribution(
+    name: str, dataset: DataSet, data_dir: str | Path | None = None, limit: int | None = None
+) -> Tensor:
+    """Return out-of-distribution test inputs (m, ...) of the same shape as those of a data set.
 
     Args:
         name: of another data set, or one of ``MADE``.
-        familiar: the data set that they are foreign to.
+        dataset: the in-distribution data set.
         data_dir: where data sets lie.
         limit: take only the first so many.
     """
-    if not familiar.classes:
-        raise InvalidInput(f"{familiar.name} is a regression; its predictors have no class probabilities to doubt.")
+    if not dataset.classes:
+        raise InvalidInput(f"{dataset.name} is a regression; its predictors give no class probabilities.")
     if name in MADE:
-        return MADE[name](familiar.test.inputs[:limit], familiar.domain or (0.0, 1.0))
+        return MADE[name](dataset.test.inputs[:limit], dataset.domain or (0.0, 1.0))
     if name not in data.names():
-        known = ", ".join((*data.names(), *MADE))
-        raise InvalidInput(f"there are no out-of-distribution inputs {name!r}; known are {known}.")
-    if name == familiar.name:
-        raise InvalidInput(f"{name} is not foreign to itself; name another data set, or one of {', '.join(MADE)}.")
+        raise InvalidInput(unknown_name("set of out-of-distribution inputs", name, (*data.names(), *MADE)))
+    if name == dataset.name:
+        raise InvalidInput(
+            f"{name} cannot be out of distribution for itself; name another data set, or one of {', '.join(MADE)}."
+        )
     found = data.load(name, data_dir).test.inputs[:limit]
-    shapes = tuple(tuple(inputs.shape[1:]) for inputs in (found, familiar.test.inputs))
+    shapes = tuple(tuple(inputs.shape[1:]) for inputs in (found, dataset.test.inputs))
     if shapes[0] != shapes[1]:
         raise InvalidInput(
-            f"inputs of {name} have shape {shapes[0]} and those of {familiar.name} {shapes[1]}; the same network must "
+            f"inputs of {name} have shape {shapes[0]} and those of {dataset.name} {shapes[1]}; the same network must "
             f"take both. Name a data set of the same shape, or one of {', '.join(MADE)}."
         )
     return found

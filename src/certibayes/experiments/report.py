@@ -6,19 +6,25 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
 from certibayes._version import __version__
 from certibayes.experiments.evaluate import Evaluation
+from certibayes.experiments.figures import EXTRA
 from certibayes.experiments.spec import TrainSpec
 from certibayes.support.files import write_atomically
+from certibayes.support.optional import require_package
 
 
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("certibayes.experiments"),
-        autoescape=select_autoescape(),
-        undefined=StrictUndefined,
+def require_jinja() -> Any:
+    """Return the package that fills in templates, or raise unless it is installed."""
+    return require_package("jinja2", EXTRA)
+
+
+def _environment() -> Any:
+    jinja = require_jinja()
+    return jinja.Environment(
+        loader=jinja.PackageLoader("certibayes.experiments"),
+        autoescape=jinja.select_autoescape(),
+        undefined=jinja.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -193,16 +193,35 @@ def add_figures(out: Path, name: str, figures: dict[str, Any]) -> None:
 
 def read_record(out: Path) -> dict[str, Any]:
     """Read the record of a run, finished or just started."""
-    path = out / (STARTED if (out / STARTED).exists() else RECORD)
+    return _read(out / (STARTED if (out / STARTED).exists() else RECORD))
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text())
     except FileNotFoundError:
-        raise FileNotFoundError(f"{out} holds no run: there is no {RECORD} in it.") from None
+        raise FileNotFoundError(f"{path.parent} holds no run: there is no {RECORD} in it.") from None
     except json.JSONDecodeError as error:
         raise CorruptFile(f"{path} is not valid JSON ({error}).") from error
     if not isinstance(record, dict):
         raise CorruptFile(f"{path} does not hold a run's record.")
     return record
+
+
+def trained_radius(out: Path, posterior: Posterior) -> float | None:
+    """Return the radius that a run was trained for, or None: the standard likelihood has none.
+
+    Args:
+        out: directory of the run.
+        posterior: what ``load_run`` returned. Where its likelihood does not know the radius, the run's settings may.
+    """
+    likelihood = posterior.metadata.get("likelihood")
+    eps = likelihood.get("eps") if isinstance(likelihood, dict) else None
+    # The standard likelihood of a regression is the robust one with radius 0.
+    if eps:
+        return float(eps)
+    # Not the record of a run that was started in the same place and is not finished.
+    return TrainSpec.from_json(_read(out / RECORD)["spec"]).trained_radius if (out / RECORD).exists() else None
 
 
 def load_run(out: Path) -> Posterior:

@@ -42,7 +42,7 @@ class Setting:
     help: str
 
     def check(self, value: Any, where: str = "") -> Any:
-        """Return ``value`` as this setting's type (a list becomes a tuple), or raise; ``where`` it stood is told."""
+        """Return ``value`` as this setting's type (a list becomes a tuple); an error says ``where`` it was."""
         try:
             return _conform(value, self.kind)
         except TypeError:
@@ -58,6 +58,19 @@ class Setting:
             return _parse(text.strip(), self.kind)
         except ValueError:
             raise ValueError(f"{self.name} must be {_words(self.kind)}, got {text!r}.") from None
+
+
+def as_number(text: str) -> float:
+    """Read a number as people write radii: 0.1, 1e-3 or 8/255.
+
+    Raises:
+        ValueError: it is neither a number nor a quotient of two.
+    """
+    above, slash, below = text.partition("/")
+    try:
+        return float(above) / float(below) if slash else float(above)
+    except ZeroDivisionError:
+        raise ValueError(f"{text!r} divides by zero.") from None
 
 
 def settings_of(declaring: type) -> dict[str, Setting]:
@@ -145,6 +158,12 @@ def _conform(value: Any, kind: Any) -> Any:
     if isinstance(value, bool) == (kind is bool):
         if kind is float and isinstance(value, (int, float)):
             return float(value)
+        if kind is float and isinstance(value, str) and "/" in value:
+            # TOML has no quotients, so that 8/255 is written as a text.
+            try:
+                return as_number(value)
+            except ValueError:
+                raise TypeError from None
         if kind in (bool, int, str) and isinstance(value, kind):
             return value
     raise TypeError
@@ -160,7 +179,9 @@ def _parse(text: str, kind: Any) -> Any:
         return None
     if kind is bool and text in _SWITCH:
         return _SWITCH[text]
-    if kind in (float, int, str):
+    if kind is float:
+        return as_number(text)
+    if kind in (int, str):
         return kind(text)
     raise ValueError
 

@@ -45,7 +45,8 @@ from certibayes.likelihoods import (
     TwoPoint,
 )
 from certibayes.networks import BY_NAME, build
-from certibayes.regions import require_radius
+from certibayes.regions import Domain, require_radius
+from certibayes.support.names import nearest, unknown_name
 
 ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "map": MAP,
@@ -61,7 +62,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
 }
 LIKELIHOODS = ("standard", "ibp", "crown-ibp", "pgd")
 BOUNDED = ("ibp", "crown-ibp")
-"""Those that judge weights by bounds."""
+"""Those that take the worst case from bounds."""
 REGRESSIONS = ("diabetes",)
 """Data sets with targets instead of classes."""
 
@@ -91,6 +92,18 @@ def hyperparameters(algorithm: str) -> dict[str, Setting]:
     return {name: setting for name, setting in settings_of(ALGORITHMS[algorithm]).items() if name != "lr"}
 
 
+def _require_inside(eps: float, domain: Domain) -> None:
+    """Raise if the radius exceeds the width of the domain: someone has probably counted pixels from 0 to 255."""
+    if domain is None:
+        return
+    low, high = (float(end) for end in domain)
+    if eps > high - low:
+        raise InvalidInput(
+            f"eps is {eps:g}, but inputs only run from {low:g} to {high:g}: all of them lie within this radius of each "
+            "other. Radii are in the units of the inputs; 8 of 255 gray levels are 8/255."
+        )
+
+
 @dataclass(frozen=True)
 class TrainSpec:
     """Settings of a training run.
@@ -98,10 +111,10 @@ class TrainSpec:
     Attributes:
         dataset: name of the data set.
         architecture: name of the network.
-        hidden: widths of the hidden layers of an ``mlp``.
+        hidden: numbers of units in the hidden layers of an ``mlp``.
         likelihood: kind of likelihood; ``ibp`` and the costlier ``crown-ibp`` can be certified, ``pgd`` is adversarial
             training.
-        eps: radius to be certified; training uses 1.1 times that.
+        eps: radius to be certified, such as 0.1 or 8/255; training uses 1.1 times that.
         lam: weight of the clean term (two-point).
         radius: distribution of the radius in the robust likelihood.
         quadrature: nodes of a continuous distribution of the radius.
@@ -109,7 +122,7 @@ class TrainSpec:
         ramp: fraction of training over which the radius grows; of the start, where there is one. By default 0.5, or
             less where the algorithm collects earlier iterates (sghmc).
         noise_std: observation noise, for regression.
-        prior_variance_scale: prior variance is this over fan_in.
+        variance_scale: the prior variance is this over fan_in.
         algorithm: name of the inference algorithm.
         lr: learning rate; the algorithm's own by default.
         schedule: course of the learning rate; by default cosine, or constant where the algorithm wants that.
@@ -117,7 +130,7 @@ class TrainSpec:
             constant.
         lr_floor: factor on the learning rate at the end of a cosine or exponential schedule.
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
-        batch_size: examples a step.
+        batch_size: examples per step.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
             training data. By default 1, or colder where bounds (ibp, crown-ibp) could prove nothing at 1: 0.1 for
             sghmc, 0.01 for vogn, noisy-adam and laplace.
@@ -140,7 +153,7 @@ class TrainSpec:
     margins: bool = False
     ramp: float | None = None
     noise_std: float = 0.7
-    prior_variance_scale: float = GaussianPrior.variance_scale
+    variance_scale: float = GaussianPrior.variance_scale
     algorithm: str = "vogn"
     lr: float | None = None
     schedule: str | None = None
@@ -162,11 +175,11 @@ class TrainSpec:
         for name, known in CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in known:
-                raise InvalidInput(f"there is no {name} {value!r}; known are {', '.join(known)}.")
+                raise InvalidInput(unknown_name(name, value, known))
         object.__setattr__(self, "settings", self._checked(self.settings))
         require_radius(self.eps)
         if not self.hidden or min(self.hidden) < 1:
-            raise InvalidInput(f"hidden are widths of at least 1, got {self.hidden}.")
+            raise InvalidInput(f"hidden layers have at least 1 unit each, got {self.hidden}.")
         if self.ramp is not None and not 0.0 <= self.ramp <= 1.0:
             raise InvalidInput(f"ramp is a fraction of training, got {self.ramp}.")
         if isinstance(self.temperature, str):
@@ -178,7 +191,7 @@ class TrainSpec:
             raise InvalidInput(f"epochs must be at least 1, got {self.epochs}.")
         if self.start_epochs is not None and self.start_epochs < 0:
             raise InvalidInput(f"start_epochs must not be negative, got {self.start_epochs}.")
-        # Wrong hyperparameters are told now, before a run has left its first files.
+        # Wrong hyperparameters are refused now, before a run has left its first files.
         self.make_algorithm(), self.make_schedule(), self.make_radius()
 
     @property
@@ -193,7 +206,9 @@ class TrainSpec:
                 raise InvalidInput(f"{name} is a setting of its own, not one of the hyperparameters in settings.")
             if name not in known:
                 listed = ", ".join(["lr", *known])
-                raise InvalidInput(f"{self.algorithm} has no hyperparameter {name!r}; it has {listed}.")
+                raise InvalidInput(
+                    f"{self.algorithm} has no hyperparameter {name!r}; it has {listed}{nearest(name, known)}."
+                )
         return {name: known[name].check(value) for name, value in settings.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -247,6 +262,8 @@ class TrainSpec:
     def make_likelihood(self, data: DataSet, ramped: bool = True) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
         radius = self.make_radius()
+        if self.likelihood != "standard":
+            _require_inside(self.eps, data.domain)
         adversaries: dict[str, Adversary] = {"pgd": PGD(), "crown-ibp": CROWNIBP()}
         adversary = adversaries.get(self.likelihood, IBP(self.margins))
         fraction = self.resolved().ramp
@@ -257,6 +274,11 @@ class TrainSpec:
             return Categorical()
         return RobustCategorical(radius, adversary, data.domain, ramp)
 
+    @property
+    def trained_radius(self) -> float | None:
+        """The radius that training is for; None for the standard likelihood."""
+        return None if self.likelihood == "standard" else self.eps
+
     def default_temperature(self) -> float:
         """Return the temperature that is taken where none is given."""
         bounded = self.likelihood in BOUNDED and self.dataset not in REGRESSIONS and self.make_radius().clean < 1.0
@@ -264,10 +286,10 @@ class TrainSpec:
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""
-        return GaussianPrior(self.prior_variance_scale)
+        return GaussianPrior(self.variance_scale)
 
     def make_schedule(self) -> Schedule:
-        """Make the learning-rate schedule, as the algorithm wants it unless told otherwise."""
+        """Make the learning-rate schedule, as the algorithm wants it unless the spec says otherwise."""
         kind, warmup = ("constant", 0.0) if self._kind.constant_rate else ("cosine", 0.05)
         return Schedule(
             kind if self.schedule is None else self.schedule,

@@ -1,4 +1,4 @@
-"""Tables of results, one row a point, as CSV or Parquet."""
+"""Tables of results, one row per point, as CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def write_table(path: Path, columns: Columns, form: str) -> None:
     write_atomically(path, _csv(columns) if form == "csv" else _parquet(columns))
 
 
-def lines_csv(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Write lines of named figures in full precision; what a line lacks is left empty."""
-    columns = dict.fromkeys(name for line in lines for name in line)
+def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Write rows of named figures in full precision; what a row lacks is left empty."""
+    columns = dict.fromkeys(name for row in rows for name in row)
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows(rows)
     return text.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""Figures of doubt: histograms in the paper's form, reliability diagrams, risk-coverage curves.
+"""Figures of uncertainty: histograms in the paper's form, reliability diagrams, risk-coverage curves.
 
 All are drawn from what ``Assessment`` sums up as plain lists, so a stored run can be drawn again without its inputs.
 """
@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from certibayes.evaluation import Assessment
-from certibayes.experiments.figures import FAINT, INK, LINES, save
+from certibayes.experiments.figures import EXTRA, FAINT, INK, PALETTE, new_figure, patch, save
+from certibayes.support.optional import require_package
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INSIDE, OUTSIDE, ATTACKED = "#3a76b5", "#ee8a2b", "#5a6572"
 TITLES = {"expected_entropy": "expected entropy", "predictive_entropy": "entropy of the mean"}
@@ -39,20 +39,20 @@ def curves_of(assessment: Assessment) -> Curves:
 
 
 def histogram_panel(axes: Axes, histograms: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Draw one score: blue in, orange out of distribution, a line for attacked inputs.
+    """Draw one score: blue in, orange out of distribution, an outline for attacked inputs.
 
-    Shares are drawn on a square-root scale: a confident predictor has most of its inputs in a single bin, beside which
-    all others would vanish.
+    Fractions are drawn on a square-root scale: a confident predictor has most of its inputs in a single bin, beside
+    which no other would be seen.
     """
     for name, color in (("in", INSIDE), ("out", OUTSIDE)):
-        values = [100 * share for share in histograms[name]["fractions"]]
+        values = [100 * fraction for fraction in histograms[name]["fractions"]]
         axes.stairs(values, histograms[name]["edges"], fill=True, color=color, alpha=0.6)
         axes.stairs(values, histograms[name]["edges"], color=color, linewidth=0.8)
     if "adversarial" in histograms:
         found = histograms["adversarial"]
-        axes.stairs([100 * share for share in found["fractions"]], found["edges"], color=ATTACKED, linewidth=1.2)
+        axes.stairs([100 * fraction for fraction in found["fractions"]], found["edges"], color=ATTACKED, linewidth=1.2)
     axes.set_xlim(0, histograms["in"]["edges"][-1])
-    axes.set_yscale("function", functions=(lambda share: np.sqrt(np.maximum(share, 0)), np.square))
+    axes.set_yscale("function", functions=(lambda percent: np.sqrt(np.maximum(percent, 0)), np.square))
     axes.set_ylim(0, 100)
     axes.set_yticks([0, 1, 5, 20, 50, 100])
     _plain(axes)
@@ -74,12 +74,11 @@ def histogram_grid(
         title: of the figure.
     """
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    size = (1.6 + 3.1 * len(columns), 1.3 + 1.7 * len(rows))
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    figure = new_figure(1.6 + 3.1 * len(columns), 1.3 + 1.7 * len(rows))
     panels = figure.subplots(len(rows), len(columns), squeeze=False, sharey=True, sharex=True)
     attacked = False
-    for line, (row, cells) in zip(panels, rows.items(), strict=True):
-        for axes, column in zip(line, columns, strict=True):
+    for strip, (row, cells) in zip(panels, rows.items(), strict=True):
+        for axes, column in zip(strip, columns, strict=True):
             histograms = cells.get(column)
             if histograms is None:
                 axes.text(0.5, 0.5, "no run", transform=axes.transAxes, ha="center", color=FAINT)
@@ -87,35 +86,32 @@ def histogram_grid(
                 continue
             histogram_panel(axes, histograms)
             attacked |= "adversarial" in histograms
-        line[0].set_ylabel(f"{row}\n% of inputs", color=INK)
+        strip[0].set_ylabel(f"{row}\n% of inputs", color=INK)
     for axes, column in zip(panels[0], columns, strict=True):
         axes.set_title(column, fontsize=11, color=INK)
     for axes in panels[-1]:
         axes.set_xlabel(xlabel, color=INK)
     figure.suptitle(title, fontsize=12, color=INK)
-    handles: list[Patch | Line2D] = [
-        Patch(facecolor=color, alpha=0.7, label=words)
-        for color, words in ((INSIDE, "in-distribution"), (OUTSIDE, "out-of-distribution"))
-    ]
+    handles: list[Any] = [patch(INSIDE, "in-distribution", 0.7), patch(OUTSIDE, "out-of-distribution", 0.7)]
     if attacked:
-        handles.append(Line2D([], [], color=ATTACKED, linewidth=1.2, label="in-distribution after PGD"))
+        line = require_package("matplotlib.lines", EXTRA).Line2D
+        handles.append(line([], [], color=ATTACKED, linewidth=1.2, label="in-distribution after PGD"))
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     save(figure, path)
 
 
 def calibration_figure(rows: Mapping[str, Mapping[str, Mapping[str, Curves]]], path: Path) -> None:
-    """Draw reliability diagrams and risk-coverage curves, a line for each predictor.
+    """Draw reliability diagrams and risk-coverage curves, one of each for each predictor.
 
     Args:
-        rows: what ``curves_of`` returned, by name of the line (such as a method), by title of the column (such as a
-            likelihood), by title of the row (such as a temperature).
+        rows: what ``curves_of`` returned, by name of the predictor (such as a method), by title of the column (such as
+            a likelihood), by title of the row (such as a temperature).
         path: of the PNG.
     """
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    lines = list(dict.fromkeys(name for row in rows.values() for cells in row.values() for name in cells))
-    colors = dict(zip(lines, LINES, strict=False))
-    size = (4.2 * (len(columns) + 1), 0.7 + 3.6 * len(rows))
-    figure = Figure(figsize=size, layout="constrained", facecolor="white")
+    names = list(dict.fromkeys(name for row in rows.values() for cells in row.values() for name in cells))
+    colors = dict(zip(names, PALETTE, strict=False))
+    figure = new_figure(4.2 * (len(columns) + 1), 0.7 + 3.6 * len(rows))
     panels = figure.subplots(len(rows), len(columns) + 1, squeeze=False)
     for strip, (row, cells) in zip(panels, rows.items(), strict=True):
         for axes, column in zip(strip, columns, strict=False):
@@ -138,8 +134,8 @@ def calibration_figure(rows: Mapping[str, Mapping[str, Mapping[str, Curves]]], p
         for axes in strip:
             _plain(axes)
             axes.grid(alpha=0.25)
-    if len(lines) > 1:
-        patches = [Patch(facecolor=colors[name], label=name) for name in lines]
+    if len(names) > 1:
+        patches = [patch(colors[name], name) for name in names]
         figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
     save(figure, path)
 

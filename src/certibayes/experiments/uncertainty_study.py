@@ -1,7 +1,7 @@
-"""The study of uncertainty: does robust training raise doubt on foreign inputs, and keep confidence on familiar ones?
+"""The study of uncertainty: does robust training raise it out of distribution, and keep confidence in distribution?
 
 As in the paper's "Evaluation on out-of-distribution uncertainty": its methods with the standard and with the
-robust likelihood, judged on the test images of a data set and on those of another (FashionMNIST for MNIST, SVHN for
+robust likelihood, evaluated on the test images of a data set and on those of another (FashionMNIST for MNIST, SVHN for
 CIFAR-10), on PGD examples, and by the supplement's likelihood ratio. The two likelihoods are compared at the same
 temperature: at 1, Bayes' rule, and at 0.001, which held-out training images of MNIST chose for all five methods with
 the robust likelihood (`inference_study`). Settings are those of that study; for CIFAR-10 the supplement's, with fewer
@@ -19,16 +19,19 @@ from typing import Any
 from certibayes import data
 from certibayes.errors import InvalidInput
 from certibayes.evaluation import SCORES, assess
-from certibayes.experiments.claims import Claim, claims_markdown, judge_claim
-from certibayes.experiments.grid import Figures, Judging, run_grid
+from certibayes.experiments.claims import Claim, claims_markdown, decide_claim
+from certibayes.experiments.figures import require_matplotlib
+from certibayes.experiments.grid import Evaluator, Figures, run_grid
 from certibayes.experiments.inference_study import EPS, METHODS, method_settings
-from certibayes.experiments.out_of_distribution import load_foreign
+from certibayes.experiments.out_of_distribution import load_out_of_distribution
 from certibayes.experiments.presets import preset_values
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec
-from certibayes.experiments.tables import lines_csv
+from certibayes.experiments.tables import rows_csv
 from certibayes.experiments.uncertainty_figures import TITLES, calibration_figure, curves_of, histogram_grid
 from certibayes.posteriors import Posterior
 from certibayes.support.files import write_atomically
+from certibayes.support.names import unknown_name
+from certibayes.support.optional import require_package
 
 PAPER = ("hmc", "swag", "noisy-adam", "vogn", "bbb")
 """The paper's methods."""
@@ -41,11 +44,11 @@ LIKELIHOODS = {"standard": "standard", "ibp": "robust"}
 
 
 @dataclass(frozen=True)
-class DoubtJudging(Judging):
-    """How the study judges a run.
+class UncertaintyEvaluator(Evaluator):
+    """How the study evaluates a run.
 
     Attributes:
-        ood: name of the foreign inputs.
+        ood: name of the out-of-distribution inputs.
     """
 
     ood: str = "fashion-mnist"
@@ -55,13 +58,13 @@ class DoubtJudging(Judging):
         """Figures on other inputs are other figures."""
         return f"uncertainty on {self.ood}, {self.limit or 'all'}"
 
-    def judge(self, posterior: Posterior, spec: TrainSpec) -> Figures:
-        """Measure doubt on familiar, foreign and attacked inputs."""
-        familiar, predictor = data.load(spec.dataset, self.data_dir), self.predictor(posterior)
-        x, y = (tensor[: self.limit].to(predictor.device) for tensor in familiar.test)
-        foreign = load_foreign(self.ood, familiar, self.data_dir, self.limit).to(predictor.device)
+    def evaluate(self, posterior: Posterior, spec: TrainSpec) -> Figures:
+        """Measure uncertainty on inputs in and out of distribution, and under attack."""
+        dataset, predictor = data.load(spec.dataset, self.data_dir), self.predictor(posterior)
+        x, y = (tensor[: self.limit].to(predictor.device) for tensor in dataset.test)
+        outside = load_out_of_distribution(self.ood, dataset, self.data_dir, self.limit).to(predictor.device)
         found = assess(
-            predictor, x, y, foreign, eps=self.eps, domain=familiar.domain, steps=self.steps, restarts=self.restarts
+            predictor, x, y, outside, eps=self.eps, domain=dataset.domain, steps=self.steps, restarts=self.restarts
         )
         return {
             **found.summary(),
@@ -74,7 +77,7 @@ class DoubtJudging(Judging):
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a run and what was found."""
+    """One row of the table: a run and what was found."""
 
     method: str
     likelihood: str
@@ -100,7 +103,7 @@ def study_specs(
     chosen = methods or (CIFAR_METHODS if dataset == "cifar10" else PAPER)
     for method in chosen:
         if method not in METHODS:
-            raise InvalidInput(f"there is no method {method!r}; known are {', '.join(METHODS)}.")
+            raise InvalidInput(unknown_name("method", method, METHODS))
     specs = {}
     for seed, method in itertools.product(seeds, chosen):
         settings = _settings(method, dataset, quick, seed)
@@ -120,7 +123,7 @@ def _settings(method: str, dataset: str, quick: bool, seed: int) -> dict[str, An
 
 def run_uncertainty_study(  # noqa: PLR0913 - public
     out: Path,
-    judging: DoubtJudging,
+    evaluator: UncertaintyEvaluator,
     *,
     dataset: str = "mnist",
     methods: Sequence[str] | None = None,
@@ -134,8 +137,8 @@ def run_uncertainty_study(  # noqa: PLR0913 - public
 
     Args:
         out: where everything goes; runs into ``out / "runs"``.
-        judging: how runs are judged.
-        dataset: the familiar one.
+        evaluator: how runs are evaluated.
+        dataset: the in-distribution one.
         methods: the paper's by default; for CIFAR-10 SWAG alone.
         temperatures: at which the likelihoods are compared.
         seeds: of networks, data order and inference.
@@ -143,10 +146,13 @@ def run_uncertainty_study(  # noqa: PLR0913 - public
         workers: processes at once.
         on_progress: called with (done, total, name) after each run.
     """
+    # Before anything is trained, likewise.
+    require_matplotlib()
+    require_package("torchmetrics", "evaluation")
     specs = study_specs(dataset, methods, temperatures=temperatures, seeds=seeds, quick=quick)
-    # Before anything is trained: foreign inputs that are missing or of another shape would be told only after it.
-    load_foreign(judging.ood, data.load(dataset, judging.data_dir), judging.data_dir, 1)
-    figures = run_grid(specs, out / "runs", judging, workers=workers, on_progress=on_progress)
+    # Before anything is trained: inputs that are missing or of another shape would be noticed only after it.
+    load_out_of_distribution(evaluator.ood, data.load(dataset, evaluator.data_dir), evaluator.data_dir, 1)
+    figures = run_grid(specs, out / "runs", evaluator, workers=workers, on_progress=on_progress)
     rows = [
         Row(
             spec.algorithm,
@@ -157,20 +163,20 @@ def run_uncertainty_study(  # noqa: PLR0913 - public
         )
         for name, spec in specs.items()
     ]
-    claims = claims_of(rows, dataset, judging.ood)
-    write_atomically(out / "results.csv", lines_csv([flat(row) for row in rows]).encode())
+    claims = claims_of(rows, dataset, evaluator.ood)
+    write_atomically(out / "results.csv", rows_csv([flat(row) for row in rows]).encode())
     write_atomically(out / "table.md", markdown(rows).encode())
-    write_atomically(out / "claims.md", claims_markdown(claims, dataset, judging.ood).encode())
-    draw(rows, dataset, judging.ood, out)
+    write_atomically(out / "claims.md", claims_markdown(claims, dataset, evaluator.ood).encode())
+    draw(rows, dataset, evaluator.ood, out)
     return rows, claims
 
 
 def claims_of(rows: Sequence[Row], dataset: str, ood: str) -> list[Claim]:
-    """Judge the paper's claim for each method, temperature and seed."""
+    """Decide the paper's claim for each method, temperature and seed."""
     pairs: dict[tuple[str, float, int], dict[str, Figures]] = {}
     for row in rows:
         pairs.setdefault((row.method, row.temperature, row.seed), {})[row.likelihood] = row.figures
-    return [judge_claim(*key, pair["standard"], pair["robust"], dataset, ood) for key, pair in pairs.items()]
+    return [decide_claim(*key, pair["standard"], pair["robust"], dataset, ood) for key, pair in pairs.items()]
 
 
 def draw(rows: Sequence[Row], dataset: str, ood: str, out: Path) -> None:
@@ -192,19 +198,19 @@ def draw(rows: Sequence[Row], dataset: str, ood: str, out: Path) -> None:
 
 
 def flat(row: Row) -> dict[str, Any]:
-    """Return a run as one line of figures; those of a run that diverged are missing."""
+    """Return a run as one row of figures; those of a run that diverged are missing."""
     f = row.figures
-    line: dict[str, Any] = {
+    found: dict[str, Any] = {
         "method": row.method, "likelihood": row.likelihood, "temperature": row.temperature, "seed": row.seed,
         "diverged": "diverged" in f,
     }  # fmt: skip
-    if line["diverged"]:
-        return line
+    if found["diverged"]:
+        return found
     for part in ("in", "out", "adversarial"):
-        line |= {f"{part}_{key}": value for key, value in f[part].items()}
+        found |= {f"{part}_{key}": value for key, value in f[part].items()}
     for score in SCORES:
-        line |= {f"{score}_{key}": value for key, value in f["detection"][score].items()}
-    return line | {"likelihood_ratio": f["likelihood_ratio"], "eps": f["eps"], "samples": f["samples"]}
+        found |= {f"{score}_{key}": value for key, value in f["detection"][score].items()}
+    return found | {"likelihood_ratio": f["likelihood_ratio"], "eps": f["eps"], "samples": f["samples"]}
 
 
 COLUMNS: dict[str, Callable[[Mapping[str, Any]], str]] = {

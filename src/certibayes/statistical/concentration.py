@@ -17,6 +17,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.support.checks import require_count
+from certibayes.support.optional import require_package
 
 
 class Sums(NamedTuple):
@@ -99,8 +100,7 @@ def clopper_pearson(sums: Sums, failure: float) -> tuple[Tensor, Tensor]:
 def _smallest_proportion(
     successes: NDArray[np.float64], draws: float | NDArray[np.float64], failure: float
 ) -> NDArray[np.float64]:
-    from scipy.special import betaincinv  # slow to import
-
+    betaincinv = require_package("scipy.special", "statistical").betaincinv
     # Quantiles are accurate to many more digits than the nine that are asked for here; smaller is safe.
     quantile = betaincinv(np.maximum(successes, 1), draws - successes + 1, failure)
     return np.asarray(np.where(successes > 0, quantile * (1 - 1e-9), 0.0))

@@ -1,0 +1,138 @@
+"""The core without any optional package: what works, and what says how to install the rest."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+OPTIONAL = ("matplotlib", "jinja2", "scipy", "torchmetrics", "arviz_stats")
+
+BLOCKED = f"""
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Blocked())
+"""
+
+
+def python(code, blocked=True):
+    """Run code in a process of its own and return the last line that it prints, as JSON."""
+    program = (BLOCKED if blocked else "") + textwrap.dedent(code)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("module", ["certibayes", "certibayes.cli"])
+def test_importing_brings_no_optional_package(module):
+    code = f"import json, sys, {module}; print(json.dumps([name for name in {OPTIONAL!r} if name in sys.modules]))"
+    assert python(code, blocked=False) == []
+
+
+def test_the_library_works_without_them(tmp_path):
+    found = python(
+        f"""
+        import json
+        import torch
+        import certibayes as cb
+
+        x, y = (part[:200] for part in cb.data.load("digits").train)
+        likelihood = cb.RobustCategorical(cb.TwoPoint.for_radius(0.02))
+        posterior = cb.fit(
+            cb.networks.mlp(784, [8], 10), (x, y), algorithm=cb.VOGN(), likelihood=likelihood, epochs=2, progress=False
+        )
+        posterior.save({str(tmp_path / "run")!r})
+        loaded = cb.load({str(tmp_path / "run")!r}).predictor(3)
+        result = cb.certify(loaded, x[:5], y[:5], eps=0.01, domain=(0.0, 1.0))
+        result.save({str(tmp_path / "certificate.json")!r})
+        attacked = cb.attack(loaded, x[:5], y[:5], eps=0.01, domain=(0.0, 1.0))
+        same = loaded.digest == posterior.predictor(3).digest
+        below = result.certified_fraction <= attacked.robust_accuracy
+        print(json.dumps([same, below, len(cb.uncertainty(loaded, x[:5]))]))
+        """
+    )
+    assert found == [True, True, 5]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run that was trained without optional packages."""
+    out = tmp_path_factory.mktemp("extras") / "run"
+    code, _, _ = command("train", "--hidden", 8, "--epochs", 1, "--batch-size", 500, "--out", out, "--json")
+    assert code == 0
+    return out
+
+
+def command(*arguments):
+    """Run a command without optional packages; return its exit code, standard output and standard error."""
+    return python(
+        f"""
+        import json
+        from typer.testing import CliRunner
+        from certibayes.cli import app
+
+        result = CliRunner().invoke(app, {list(map(str, arguments))!r}, env={{"COLUMNS": "200"}})
+        print(json.dumps([result.exit_code, result.stdout, result.stderr]))
+        """
+    )
+
+
+def test_the_commands_that_need_none_work(run):
+    code, out, _ = command("certify", run, "--limit", 5, "--samples", 2, "--json")
+    assert code == 0 and json.loads(out)["n"] == 5
+    code, out, _ = command("attack", run, "--limit", 5, "--samples", 2, "--steps", 2, "--json")
+    assert code == 0 and json.loads(out)["n"] == 5
+    assert command("info", run, "--json")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (("demo", "--quick"), "matplotlib", "figures"),
+        (("reproduce", "inference", "--dataset", "digits", "--quick"), "matplotlib", "figures"),
+        (("reproduce", "certification", "--dataset", "digits", "--quick"), "matplotlib", "figures"),
+        (("reproduce", "uncertainty", "--dataset", "digits", "--quick"), "matplotlib", "figures"),
+    ],
+    ids=str,
+)
+def test_a_command_that_needs_one_says_so_before_it_works(arguments, package, extra, tmp_path):
+    code, _, error = command(*arguments, "--out", tmp_path / "out")
+    assert code == 1 and not (tmp_path / "out").exists()
+    assert package in error and f'pip install "certibayes[{extra}]"' in error
+
+
+def test_evaluate_needs_torchmetrics(run):
+    code, _, error = command("evaluate", run, "--limit", 5)
+    assert code == 1 and "torchmetrics" in error and 'pip install "certibayes[evaluation]"' in error
+
+
+@pytest.mark.parametrize(
+    ("call", "extra"),
+    [
+        ("evaluation.auroc(torch.rand(3), torch.rand(3))", "evaluation"),
+        ("svhn_mat.read_mat(pathlib.Path('train_32x32.mat'))", "svhn"),
+        ("concentration.clopper_pearson(concentration.Sums.of(torch.ones(9, 1)), 0.1)", "statistical"),
+    ],
+    ids=["evaluation", "svhn", "statistical"],
+)
+def test_a_function_that_needs_one_names_the_extra(call, extra):
+    message = python(
+        f"""
+        import json, pathlib
+        import torch
+        from certibayes import errors, evaluation
+        from certibayes.data import svhn_mat
+        from certibayes.statistical import concentration
+        try:
+            {call}
+        except errors.MissingPackage as error:
+            print(json.dumps(str(error)))
+        """
+    )
+    assert f'pip install "certibayes[{extra}]"' in message
