@@ -216,6 +216,11 @@ class TestErrors:
     def test_inputs_outside_the_domain(self):
         self.refuse("outside the domain", x=self.x + 1.0, domain=(0.0, 1.0))
 
+    def test_a_radius_wider_than_the_domain(self):
+        self.refuse("eps=8 is wider than the domain.*8/255", eps=8, domain=(0.0, 1.0))
+        found = cb.attack(predictor_of(), self.x, self.y, eps=8, domain=None, method=PGD(steps=2))
+        assert len(found) == 4
+
     def test_an_inverted_domain(self):
         self.refuse("domain", domain=(1.0, 0.0))
 

@@ -194,6 +194,16 @@ def test_the_domain_is_the_predictors_own_by_default():
     assert torch.equal(own, stated) and not torch.equal(own, unlimited)
 
 
+def test_a_radius_wider_than_the_domain_is_refused():
+    x, y = inputs(4), [0, 1, 2, 0]
+    for call in (
+        lambda: push_on(predictor(), x, y, x, eps=8, domain=(0.0, 1.0)),
+        lambda: assess(predictor(), x, y, x, eps=8, domain=(0.0, 1.0)),
+    ):
+        with pytest.raises(InvalidInput, match="wider than the domain"):
+            call()
+
+
 def test_one_start_per_input():
     with pytest.raises(InvalidInput, match="one per input"):
         push_on(predictor(), inputs(4), [0, 1, 2, 0], inputs(3), eps=0.1)

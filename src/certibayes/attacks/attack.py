@@ -15,7 +15,7 @@ from certibayes.attacks.resampled import Resamplable, Resampled
 from certibayes.attacks.result import Attacked
 from certibayes.attacks.search import LogProbabilities, Search
 from certibayes.errors import InvalidInput
-from certibayes.regions import Domain, InputRegion, resolve_domain
+from certibayes.regions import Domain, InputRegion, require_radius_within, resolve_domain
 from certibayes.support.checks import inputs_of, labels_of, require_classes, require_count
 from certibayes.support.progress import Report, reporting
 from certibayes.support.seeds import derived_seed
@@ -72,7 +72,9 @@ def attack(  # noqa: PLR0913 - public
     if getattr(predictor, "task", "classification") != "classification":
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
     x = inputs_of(x, "the inputs")
-    region = InputRegion.around(x, eps, norm, resolve_domain(domain, predictor))
+    known = resolve_domain(domain, predictor)
+    region = InputRegion.around(x, eps, norm, known)
+    require_radius_within(known, eps, norm)
     model, gradient_model = _models(predictor, decided_by, draws, seed, x.device)
     parts = x.split(batch_size)
     with torch.no_grad():

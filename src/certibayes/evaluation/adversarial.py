@@ -22,7 +22,7 @@ from torch import Tensor
 from certibayes.attacks import cross_entropy_loss
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
-from certibayes.regions import Domain, InputRegion, resolve_domain
+from certibayes.regions import Domain, InputRegion, require_radius_within, resolve_domain
 from certibayes.support.checks import inputs_of, labels_of, require_count
 
 
@@ -55,7 +55,9 @@ def push_on(  # noqa: PLR0913 - public
     require_count(steps, "steps")
     require_count(batch_size, "batch_size")
     x = inputs_of(x, "the inputs")
-    region = InputRegion.around(x, eps, norm, resolve_domain(domain, predictor))
+    known = resolve_domain(domain, predictor)
+    region = InputRegion.around(x, eps, norm, known)
+    require_radius_within(known, eps, norm)
     begin = inputs_of(start, "the starts").to(region.center)
     if begin.shape != region.center.shape:
         raise InvalidInput(f"starts have shape {tuple(begin.shape)}, and inputs {tuple(x.shape)}; give one per input.")
