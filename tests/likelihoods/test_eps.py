@@ -129,8 +129,8 @@ class Constant(RadiusDistribution):
         (cb.RobustCategorical(0.1), "RobustCategorical(eps=0.1)"),
         (cb.RobustCategorical(cb.TwoPoint(0.11)), "RobustCategorical(p_eps=TwoPoint(eta=0.11))"),
         (
-            cb.RobustCategorical(0.1, cb.PGD(steps=3), domain=None, ramp=cb.LinearRamp(0, 0.5)),
-            "RobustCategorical(adversary=PGD(steps=3), domain=None, ramp=LinearRamp(start=0, end=0.5), eps=0.1)",
+            cb.RobustCategorical(0.1, cb.PGD(steps=3), domain=None, ramp=cb.LinearRamp(0, 0.8)),
+            "RobustCategorical(adversary=PGD(steps=3), domain=None, ramp=LinearRamp(start=0, end=0.8), eps=0.1)",
         ),
         (cb.RobustCategorical(0.1, ramp=None), "RobustCategorical(ramp=None, eps=0.1)"),
         (cb.RobustCategorical(0.1, domain=[0, 1]), "RobustCategorical(eps=0.1)"),
@@ -148,3 +148,10 @@ class Constant(RadiusDistribution):
 )
 def test_settings_show_what_is_not_at_its_default(settings, text):
     assert repr(settings) == text
+
+
+def test_radii_grow_over_half_of_training_for_a_radius_and_over_all_of_it_for_a_distribution():
+    assert cb.RobustCategorical(eps=0.1).ramp == cb.RobustCategorical(0.1).ramp == cb.LinearRamp(0.0, 0.5)
+    assert cb.RobustGaussian(eps=0.1).ramp == cb.LinearRamp(0.0, 0.5)
+    assert cb.RobustCategorical(cb.TwoPoint(0.11)).ramp == cb.RobustGaussian().ramp == cb.LinearRamp()
+    assert cb.RobustCategorical(eps=0.1, ramp=None).ramp is None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from certibayes.errors import InvalidInput
+from certibayes.likelihoods.radius import RadiusDistribution
 from certibayes.likelihoods.settings import short_repr
+
+DEFAULT_RAMP = "default"
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,3 +33,10 @@ class LinearRamp:
     def __repr__(self) -> str:
         """Return the settings that are not at their defaults."""
         return short_repr(self)
+
+
+def chosen_ramp(ramp: Any, p_eps: Any) -> Any:
+    """Return the ramp that a user means: the default one depends on whether he gave a distribution or a radius."""
+    if ramp != DEFAULT_RAMP:
+        return ramp
+    return LinearRamp() if isinstance(p_eps, RadiusDistribution) else LinearRamp(0.0, 0.5)

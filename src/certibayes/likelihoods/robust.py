@@ -19,7 +19,7 @@ from certibayes.likelihoods.adversaries import Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs
 from certibayes.likelihoods.curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
-from certibayes.likelihoods.ramp import LinearRamp
+from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
 from certibayes.likelihoods.settings import short_repr
 from certibayes.networks import Graph, Network, Params
 from certibayes.regions import Domain, InputRegion, as_domain, as_radius, domain_to_json, require_domain
@@ -124,7 +124,8 @@ class RobustLikelihood(Likelihood):
     def __repr__(self) -> str:
         """Return the settings that are not at their defaults, the radius as ``eps`` where that says all."""
         made_by_eps = self.eps is not None and self.p_eps == TwoPoint.for_radius(self.eps)
-        return short_repr(self, without="p_eps" if made_by_eps else "eps")
+        default = chosen_ramp(DEFAULT_RAMP, None if made_by_eps else self.p_eps)
+        return short_repr(self, "p_eps" if made_by_eps else "eps", *(("ramp",) if self.ramp == default else ()))
 
 
 def radius_distribution(p_eps: RadiusDistribution | float | None, eps: float | None) -> RadiusDistribution | None:

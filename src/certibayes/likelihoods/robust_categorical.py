@@ -21,7 +21,7 @@ from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch
 from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
 from certibayes.likelihoods.radius import RadiusDistribution
-from certibayes.likelihoods.ramp import LinearRamp
+from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
 from certibayes.likelihoods.robust import RobustLikelihood, radius_distribution
 from certibayes.networks import Graph, Params
 from certibayes.support.checks import require_labels
@@ -36,7 +36,9 @@ class RobustCategorical(RobustLikelihood):
         adversary: ``IBP()``, ``IBP(margins=True)``, ``CROWNIBP()`` or ``PGD()``.
         domain: values an input can take, two numbers or, where features differ, tensors (1, *shape); balls are
             intersected with it. None for no limit.
-        ramp: scales the radii while training; None for full radii from the start.
+        ramp: scales the radii while training; None for full radii from the start. By default radii grow over the first
+            half of training where ``eps`` is given, so that what is collected later was made at the full radius, and
+            over all of it, as in the paper, where ``p_eps`` is.
         eps: the radius that is to be certified, instead of ``p_eps``: ``TwoPoint.for_radius(eps)``, which trains with
             1.1 times that. None where ``p_eps`` was not made for a radius.
     """
@@ -46,7 +48,7 @@ class RobustCategorical(RobustLikelihood):
         p_eps: RadiusDistribution | float | None = None,
         adversary: Adversary = IBP(),  # noqa: B008 - frozen
         domain: Any = (0.0, 1.0),
-        ramp: LinearRamp | None = LinearRamp(),  # noqa: B008 - frozen
+        ramp: LinearRamp | None | str = DEFAULT_RAMP,
         *,
         eps: float | None = None,
     ) -> None:
@@ -56,7 +58,7 @@ class RobustCategorical(RobustLikelihood):
                 "a robust likelihood needs a radius: RobustCategorical(eps=0.1) to certify radius 0.1, or any "
                 "distribution of radii, RobustCategorical(p_eps=TwoPoint(eta=0.11, lam=0.25))."
             )
-        super().__init__(distribution, adversary, domain, ramp)
+        super().__init__(distribution, adversary, domain, chosen_ramp(ramp, p_eps))
 
     @property
     def bounded(self) -> bool:

@@ -23,7 +23,7 @@ from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch
 from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
-from certibayes.likelihoods.ramp import LinearRamp
+from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
 from certibayes.likelihoods.robust import RobustLikelihood, radius_distribution
 from certibayes.networks import Graph, Params
 
@@ -40,7 +40,7 @@ class RobustGaussian(RobustLikelihood):
         p_eps: distribution of the radius; a number stands for ``eps``. By default all radii are 0.
         adversary: ``IBP()``, ``CROWNIBP()`` or ``PGD()``.
         domain: values an input can take, or None; as in ``RobustCategorical``.
-        ramp: scales the radii while training; None for full radii from the start.
+        ramp: scales the radii while training; as in ``RobustCategorical``.
         eps: the radius that is to be certified, instead of ``p_eps``; as in ``RobustCategorical``.
     """
 
@@ -52,7 +52,7 @@ class RobustGaussian(RobustLikelihood):
         p_eps: RadiusDistribution | float | None = None,
         adversary: Adversary = IBP(),  # noqa: B008 - frozen
         domain: Any = None,
-        ramp: LinearRamp | None = LinearRamp(),  # noqa: B008 - frozen
+        ramp: LinearRamp | None | str = DEFAULT_RAMP,
         *,
         eps: float | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class RobustGaussian(RobustLikelihood):
         if not (math.isfinite(noise_std) and noise_std > 0):
             raise InvalidInput(f"noise_std must be positive, got {noise_std}.")
         object.__setattr__(self, "noise_std", noise_std)
-        super().__init__(radius_distribution(p_eps, eps) or TwoPoint(0.0), adversary, domain, ramp)
+        super().__init__(radius_distribution(p_eps, eps) or TwoPoint(0.0), adversary, domain, chosen_ramp(ramp, p_eps))
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
