@@ -136,7 +136,7 @@ def test_a_finished_run_is_not_overwritten(run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--algorithm", "magic"], "there is no algorithm 'magic'. Known are map, vogn"),
+        (["--algorithm", "magic"], "there is no algorithm 'magic'. Known are map, swag"),
         (["--algorithm", "vong"], "perhaps you mean vogn"),
         (["--algorithm", "NoisyAdam"], "perhaps you mean noisy-adam"),
         (["--likelihood", "magic"], "magic"),

@@ -50,12 +50,12 @@ from certibayes.support.names import nearest, unknown_name
 
 ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "map": MAP,
-    "vogn": VOGN,
-    "noisy-adam": NoisyAdam,
-    "bbb": BBB,
-    "ivon": IVON,
     "swag": SWAG,
+    "noisy-adam": NoisyAdam,
+    "vogn": VOGN,
+    "bbb": BBB,
     "hmc": HMC,
+    "ivon": IVON,
     "sghmc": SGHMC,
     "laplace": Laplace,
     "ensemble": DeepEnsemble,
