@@ -35,8 +35,8 @@ class LinearRamp:
         return short_repr(self)
 
 
-def chosen_ramp(ramp: Any, p_eps: Any) -> Any:
-    """Return the ramp that a user means: the default one depends on whether he gave a distribution or a radius."""
+def chosen_ramp(ramp: Any, given: RadiusDistribution | float | None) -> Any:
+    """Return the ramp that a user means: by default one that depends on whether a radius was ``given`` or p_eps."""
     if ramp != DEFAULT_RAMP:
         return ramp
-    return LinearRamp() if isinstance(p_eps, RadiusDistribution) else LinearRamp(0.0, 0.5)
+    return LinearRamp() if given is None or isinstance(given, RadiusDistribution) else LinearRamp(0.0, 0.5)

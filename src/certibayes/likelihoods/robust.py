@@ -124,7 +124,7 @@ class RobustLikelihood(Likelihood):
     def __repr__(self) -> str:
         """Return the settings that are not at their defaults, the radius as ``eps`` where that says all."""
         made_by_eps = self.eps is not None and self.p_eps == TwoPoint.for_radius(self.eps)
-        default = chosen_ramp(DEFAULT_RAMP, None if made_by_eps else self.p_eps)
+        default = chosen_ramp(DEFAULT_RAMP, self.eps if made_by_eps else self.p_eps)
         return short_repr(self, "p_eps" if made_by_eps else "eps", *(("ramp",) if self.ramp == default else ()))
 
 

@@ -58,7 +58,7 @@ class RobustCategorical(RobustLikelihood):
                 "a robust likelihood needs a radius: RobustCategorical(eps=0.1) to certify radius 0.1, or any "
                 "distribution of radii, RobustCategorical(p_eps=TwoPoint(eta=0.11, lam=0.25))."
             )
-        super().__init__(distribution, adversary, domain, chosen_ramp(ramp, p_eps))
+        super().__init__(distribution, adversary, domain, chosen_ramp(ramp, p_eps if eps is None else eps))
 
     @property
     def bounded(self) -> bool:

@@ -64,7 +64,12 @@ class RobustGaussian(RobustLikelihood):
         if not (math.isfinite(noise_std) and noise_std > 0):
             raise InvalidInput(f"noise_std must be positive, got {noise_std}.")
         object.__setattr__(self, "noise_std", noise_std)
-        super().__init__(radius_distribution(p_eps, eps) or TwoPoint(0.0), adversary, domain, chosen_ramp(ramp, p_eps))
+        super().__init__(
+            radius_distribution(p_eps, eps) or TwoPoint(0.0),
+            adversary,
+            domain,
+            chosen_ramp(ramp, p_eps if eps is None else eps),
+        )
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
