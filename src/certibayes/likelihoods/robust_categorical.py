@@ -48,7 +48,7 @@ class RobustCategorical(RobustLikelihood):
         p_eps: RadiusDistribution | float | None = None,
         adversary: Adversary = IBP(),  # noqa: B008 - frozen
         domain: Any = (0.0, 1.0),
-        ramp: LinearRamp | None | str = DEFAULT_RAMP,
+        ramp: LinearRamp | str | None = DEFAULT_RAMP,
         *,
         eps: float | None = None,
     ) -> None:

@@ -52,7 +52,7 @@ class RobustGaussian(RobustLikelihood):
         p_eps: RadiusDistribution | float | None = None,
         adversary: Adversary = IBP(),  # noqa: B008 - frozen
         domain: Any = None,
-        ramp: LinearRamp | None | str = DEFAULT_RAMP,
+        ramp: LinearRamp | str | None = DEFAULT_RAMP,
         *,
         eps: float | None = None,
     ) -> None:
