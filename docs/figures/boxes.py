@@ -1,4 +1,4 @@
-"""Draw how interval bounds travel through a small network: boxes.png. Run it with ``python docs/figures/boxes.py``."""
+"""Draw how interval bounds go through a small network: boxes.png. Run it with ``python docs/figures/boxes.py``."""
 
 from pathlib import Path
 

@@ -9,10 +9,10 @@ from torch import nn
 from ..strategies import exact_affine, fractions, generator
 
 
-def network(seed: int, widths: list[int], slope: float) -> nn.Sequential:
+def network(seed: int, units: list[int], slope: float) -> nn.Sequential:
     torch.manual_seed(seed)
     layers = []
-    for n, m in pairwise(widths):
+    for n, m in pairwise(units):
         layers += [nn.Linear(n, m), _activation(slope)]
     return nn.Sequential(*layers[:-1])
 

@@ -195,14 +195,14 @@ def test_long_chains_of_layers_without_parameters(chain):
 
 
 @pytest.mark.parametrize(
-    ("widths", "fraction"), [([784, 64, 10], 0.05), ([784, 64, 32, 10], 0.15), ([3072, 64, 10], 0.15)]
+    ("units", "fraction"), [([784, 64, 10], 0.05), ([784, 64, 32, 10], 0.15), ([3072, 64, 10], 0.15)]
 )
-def test_rounding_costs_a_small_fraction_of_the_interval(widths, fraction):
+def test_rounding_costs_a_small_fraction_of_the_interval(units, fraction):
     """Of random weights, whose sums of magnitudes are large beside what the small radius does."""
     torch.manual_seed(0)
-    layers = [part for n, m in pairwise(widths) for part in (nn.Linear(n, m), nn.ReLU())][:-1]
+    layers = [part for n, m in pairwise(units) for part in (nn.Linear(n, m), nn.ReLU())][:-1]
     graph, params = graph_and_params(trace(nn.Sequential(*layers)))
-    x = torch.rand(2, widths[0])
+    x = torch.rand(2, units[0])
     lower, upper = linear_bounds(graph, params, outward_box(x, 0.01, (0.0, 1.0)), F32)
     double = {name: p.double() for name, p in params.items()}
     low, high = linear_bounds(graph, double, ideal_box(x.double(), 0.01, (0.0, 1.0)))

@@ -50,11 +50,11 @@ def test_they_are_sound_in_floats_and_never_worse_than_slopes_zero(name, seed, e
             assert bool((_margins(graph.evaluate(params, point).double(), rivals) >= found).all())
 
 
-def _mlp(widths: list[int], seed: int):
+def _mlp(units: list[int], seed: int):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers = [part for n, m in pairwise(widths) for part in (nn.Linear(n, m), nn.ReLU())][:-1]
-        x = torch.rand(1, widths[0], dtype=torch.float64)
+        layers = [part for n, m in pairwise(units) for part in (nn.Linear(n, m), nn.ReLU())][:-1]
+        x = torch.rand(1, units[0], dtype=torch.float64)
     return nn.Sequential(*layers).double(), x
 
 
@@ -91,12 +91,12 @@ def _best_of_relaxation(net: nn.Sequential, boxes, specification: Tensor) -> Ten
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.2, 0.5])
-@pytest.mark.parametrize("widths", [[6, 12, 3], [20, 16, 3]])
-def test_with_one_hidden_layer_they_come_within_two_percent_of_the_best_relaxation(widths, eps):
+@pytest.mark.parametrize("units", [[6, 12, 3], [20, 16, 3]])
+def test_with_one_hidden_layer_they_come_within_two_percent_of_the_best_relaxation(units, eps):
     """Two percent of what separates slopes 0 from the center's own value, with steps to spare."""
     gained = 0.0
     for seed in range(4):
-        net, x = _mlp(widths, seed)
+        net, x = _mlp(units, seed)
         graph, params = graph_and_params(trace(net))
         boxes = layer_boxes(graph, params, ideal_box(x, eps))
         specification, rivals = margin_specification(LABELS[:1], 3, torch.float64)

@@ -3,7 +3,7 @@
 It is published under the GPL and serves as an oracle in tests only. Its ``crown_ibp`` takes intermediate bounds from
 interval propagation, as ours does at any depth; its ``crown`` takes them from CROWN, which is the same thing as long
 as there is one hidden layer, whose interval bounds are exact. Its lower slopes are those of the chords unless it is
-told to choose adaptively. Ours are intersected with interval bounds, so the oracle's are as well before comparing.
+asked to choose adaptively. Ours are intersected with interval bounds, so the oracle's are as well before comparing.
 """
 
 import warnings

@@ -39,8 +39,8 @@ FLAGS = {"swag": ("--every", 20)}
 
 
 def trained(out, *more):
-    sizes = ("--hidden", HIDDEN, "--epochs", EPOCHS)
-    result = invoke("train", "--dataset", "digits", *sizes, "--out", out, "--json", *more)
+    settings = ("--hidden", HIDDEN, "--epochs", EPOCHS)
+    result = invoke("train", "--dataset", "digits", *settings, "--out", out, "--json", *more)
     assert result.exit_code == 0, result.output
     return cb.load(out)
 

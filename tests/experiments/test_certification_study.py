@@ -10,13 +10,13 @@ from certibayes.experiments import RuleEvaluator, UncertaintyEvaluator, run_cert
 from certibayes.experiments.certification_study import LADDER, attacks_markdown, flat, rules_markdown
 from certibayes.experiments.figures import rules_figure
 
-JUDGING = RuleEvaluator(0.05, samples=2, limit=8, budget=1.0)
+EVALUATOR = RuleEvaluator(0.05, samples=2, limit=8, budget=1.0)
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
-    rows = run_certification_study(out, JUDGING, dataset="digits", methods=["map"], quick=True)
+    rows = run_certification_study(out, EVALUATOR, dataset="digits", methods=["map"], quick=True)
     return out, rows
 
 

@@ -8,7 +8,7 @@ from certibayes.errors import Diverged, Interrupted, InvalidInput
 from certibayes.experiments import Evaluator, TrainSpec, grid, run_grid, train
 from certibayes.experiments.grid import run_one
 
-JUDGING = Evaluator(0.05, samples=3, limit=20, steps=2, restarts=1)
+EVALUATOR = Evaluator(0.05, samples=3, limit=20, steps=2, restarts=1)
 
 
 def spec(**settings):
@@ -31,7 +31,7 @@ def counted(monkeypatch):
 
 
 def test_figures_of_every_run_are_returned_and_kept(tmp_path):
-    figures = run_grid(SPECS, tmp_path, JUDGING)
+    figures = run_grid(SPECS, tmp_path, EVALUATOR)
     assert list(figures) == ["one", "two"]
     for name, found in figures.items():
         assert found["n"] == 20
@@ -41,13 +41,13 @@ def test_figures_of_every_run_are_returned_and_kept(tmp_path):
 
 
 def test_what_is_finished_is_not_done_again(tmp_path, counted):
-    first = run_grid(SPECS, tmp_path, JUDGING)
-    assert run_grid(SPECS, tmp_path, JUDGING) == first
+    first = run_grid(SPECS, tmp_path, EVALUATOR)
+    assert run_grid(SPECS, tmp_path, EVALUATOR) == first
     assert counted == [("one", False), ("two", False)]
 
 
 def test_a_stopped_run_goes_on_and_a_trained_one_is_only_evaluated(tmp_path, counted, monkeypatch):
-    expected = run_one(SPECS["one"], tmp_path / "expected", JUDGING)
+    expected = run_one(SPECS["one"], tmp_path / "expected", EVALUATOR)
     real = grid._evaluate
 
     def stop(*arguments):
@@ -55,9 +55,9 @@ def test_a_stopped_run_goes_on_and_a_trained_one_is_only_evaluated(tmp_path, cou
 
     monkeypatch.setattr(grid, "_evaluate", stop)
     with pytest.raises(Interrupted):
-        run_one(SPECS["one"], tmp_path / "one", JUDGING)
+        run_one(SPECS["one"], tmp_path / "one", EVALUATOR)
     monkeypatch.setattr(grid, "_evaluate", real)
-    assert run_one(SPECS["one"], tmp_path / "one", JUDGING) == expected
+    assert run_one(SPECS["one"], tmp_path / "one", EVALUATOR) == expected
     assert [name for name, _ in counted] == ["expected", "one"]
 
 
@@ -67,7 +67,7 @@ def test_an_unfinished_run_of_the_same_spec_is_resumed(tmp_path, counted):
 
     with pytest.raises(KeyboardInterrupt):
         train(SPECS["one"], tmp_path / "one", progress=False, callbacks=(stop,), checkpoint_every=-1.0)
-    run_one(SPECS["one"], tmp_path / "one", JUDGING)
+    run_one(SPECS["one"], tmp_path / "one", EVALUATOR)
     assert counted == [("one", True)]
 
 
@@ -76,16 +76,16 @@ def test_divergence_is_a_finding(tmp_path, monkeypatch):
         raise Diverged("too fast")
 
     monkeypatch.setattr(grid, "train", diverge)
-    assert run_grid({"one": SPECS["one"]}, tmp_path, JUDGING) == {"one": {"diverged": "too fast"}}
+    assert run_grid({"one": SPECS["one"]}, tmp_path, EVALUATOR) == {"one": {"diverged": "too fast"}}
 
 
 def test_several_processes_give_the_same_figures(tmp_path):
     calls = []
-    alone = run_grid(SPECS, tmp_path / "alone", JUDGING)
+    alone = run_grid(SPECS, tmp_path / "alone", EVALUATOR)
     in_parallel = run_grid(
         SPECS,
         tmp_path / "parallel",
-        JUDGING,
+        EVALUATOR,
         workers=2,
         on_progress=lambda done, total, name: calls.append((done, total)),
     )
@@ -100,11 +100,11 @@ def test_an_error_in_a_process_is_the_error_here(tmp_path):
 
 def test_chains_are_diagnosed(tmp_path):
     chains = spec(algorithm="hmc", epochs=4, start_epochs=0, settings={"burn_in": 2, "leapfrog": 2, "chains": 2})
-    found = run_one(chains, tmp_path / "chains", JUDGING)
+    found = run_one(chains, tmp_path / "chains", EVALUATOR)
     assert found["sampler"]["proposed"] == 8
     assert found["diagnostics"]["chains"] == 2
 
 
 def test_no_workers(tmp_path):
     with pytest.raises(InvalidInput, match="workers"):
-        run_grid(SPECS, tmp_path, JUDGING, workers=0)
+        run_grid(SPECS, tmp_path, EVALUATOR, workers=0)

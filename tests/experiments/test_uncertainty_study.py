@@ -15,13 +15,13 @@ from certibayes.experiments.inference_study import study_specs as inference_spec
 from certibayes.experiments.uncertainty_figures import calibration_figure, histogram_grid
 from certibayes.experiments.uncertainty_study import PAPER, Row, claims_of, draw, flat, markdown, study_specs
 
-JUDGING = UncertaintyEvaluator(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")
+EVALUATOR = UncertaintyEvaluator(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     out = tmp_path_factory.mktemp("study")
-    rows, claims = run_uncertainty_study(out, JUDGING, dataset="digits", methods=["map", "bbb"], quick=True)
+    rows, claims = run_uncertainty_study(out, EVALUATOR, dataset="digits", methods=["map", "bbb"], quick=True)
     return out, rows, claims
 
 
@@ -74,14 +74,14 @@ def test_every_file_is_written(study):
 def test_what_is_finished_is_not_done_again(study, monkeypatch):
     out, rows, claims = study
     monkeypatch.setattr(grid, "train", None)
-    again = run_uncertainty_study(out, JUDGING, dataset="digits", methods=["map", "bbb"], quick=True)
+    again = run_uncertainty_study(out, EVALUATOR, dataset="digits", methods=["map", "bbb"], quick=True)
     assert again == (rows, claims)
 
 
 def test_other_inputs_are_evaluated_anew_without_training(study, monkeypatch):
     out, rows, _ = study
     monkeypatch.setattr(grid, "train", None)
-    evaluator = dataclasses.replace(JUDGING, ood="noise")
+    evaluator = dataclasses.replace(EVALUATOR, ood="noise")
     found, _ = run_uncertainty_study(out, evaluator, dataset="digits", methods=["map"], quick=True)
     assert found[0].figures["in"] == rows[0].figures["in"]
     assert found[0].figures["out"] != rows[0].figures["out"]
@@ -89,12 +89,12 @@ def test_other_inputs_are_evaluated_anew_without_training(study, monkeypatch):
 
 def test_runs_with_other_settings_are_not_taken_for_these(study):
     with pytest.raises(RunExists, match="hidden"):
-        run_uncertainty_study(study[0], JUDGING, dataset="digits", methods=["map"])
+        run_uncertainty_study(study[0], EVALUATOR, dataset="digits", methods=["map"])
 
 
 def test_missing_inputs_are_noticed_before_training(tmp_path):
     with pytest.raises(InvalidInput, match="martian"):
-        run_uncertainty_study(tmp_path, dataclasses.replace(JUDGING, ood="martian"), dataset="digits")
+        run_uncertainty_study(tmp_path, dataclasses.replace(EVALUATOR, ood="martian"), dataset="digits")
     assert not list(tmp_path.iterdir())
 
 

@@ -169,7 +169,7 @@ class TestLinearRegression:
         assert square.agrees(torch.eye(4), bias=0.03)
         assert float(square.error.max()) < 0.05
 
-    def test_the_bias_at_a_large_rate_is_that_of_the_discretisation(self):
+    def test_the_bias_at_a_large_rate_is_that_of_the_discretization(self):
         """For a quadratic the chain is an AR(2) process, with covariance T/N H⁻¹ (1 - r H / (2 (2 - α)))⁻¹."""
         rate, friction = 0.1, 0.1
         mean, square = moments(constant(rate, friction=friction), steps=1600)

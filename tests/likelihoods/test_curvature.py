@@ -219,19 +219,19 @@ def test_the_architectures_are_exact(name, monkeypatch):
 @pytest.mark.parametrize("chunk", [1, 500, 10**9], ids=["one by one", "with a rest", "at once"])
 def test_convolutions_go_through_the_batch_in_chunks(chunk, monkeypatch):
     case = case_of(built(CONVOLUTIONS["groups"]), images(5, *IMAGE))
-    sizes = set()
+    lengths = set()
     filter_gradients = curvature._filter_gradients
 
     def recorded(*args):
         each = filter_gradients(*args)
-        sizes.add(len(each))
+        lengths.add(len(each))
         return each
 
     monkeypatch.setattr(curvature, "CHUNK", chunk)
     monkeypatch.setattr(curvature, "_filter_gradients", recorded)
     closed_form_agrees(CLOSED["lam=0.25"], case, monkeypatch)
     # 16 pixels of 18 inputs in the first layer, 9 of 16 in the second.
-    assert sizes == {1: {1}, 500: {1, 2, 3}, 10**9: {5}}[chunk]
+    assert lengths == {1: {1}, 500: {1, 2, 3}, 10**9: {5}}[chunk]
 
 
 @pytest.mark.parametrize("likelihood", OPEN.values(), ids=OPEN)

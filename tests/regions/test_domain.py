@@ -123,7 +123,7 @@ def test_a_radius_up_to_the_width_is_not():
 
 
 def test_features_of_different_widths():
-    domain = as_domain((LOW, HIGH))  # widths 1 and 15
+    domain = as_domain((LOW, HIGH))  # 1 and 15 wide
     require_radius_within(domain, 15.0)
     require_radius_within(domain, torch.tensor([[1.0, 15.0]]))
     require_radius_within((LOW.double(), LOW.double()), torch.tensor([[1.0, 15.0]]))  # neither can change

@@ -80,7 +80,7 @@ def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rou
     features = interval_bounds(graph.body, params, box, rounding) if graph.body.nodes else box
     weights = last.weights(params)
     if rounding.outward:
-        # The layer is C wide, so float64 costs little and leaves only the runtime's rounding to pay for.
+        # The layer is C wide, so float64 costs little and leaves only the runtime's rounding error.
         features = Box(features.center.double(), features.radius.double())
         weights = {role: weight.double() for role, weight in weights.items()}
     weight = weights["weight"]

@@ -149,7 +149,7 @@ class Trees(NamedTuple):
         return (self.leaves.bound < target[self.leaves.problem]) & (self.leaves.loss > 0)
 
     def with_inputs(self, problem: Tensor, found: Tensor, inputs: Tensor) -> Trees:
-        """Take in what the network gives at some inputs, (L, *input_shape)."""
+        """Record what the network gives at some inputs, (L, *input_shape)."""
         smallest = self.smallest.scatter_reduce(0, problem, found, "amin")
         closest = (found == smallest[problem]).nonzero().squeeze(-1)
         worst = self.worst_inputs.clone()
@@ -157,7 +157,7 @@ class Trees(NamedTuple):
         return self._replace(smallest=smallest, worst_inputs=worst)
 
     def with_functions(self, problem: Tensor, function: LinearFunction) -> Trees:
-        """Take in linear functions (L, 1, *input_shape) below the margins of some problems, (L,), none twice."""
+        """Record linear functions (L, 1, *input_shape) below the margins of some problems, (L,), none twice."""
         # One that is no number says nothing, and the constant that was known before still holds.
         found, offset = (part[:, 0] for part in function)
         is_number = torch.isfinite(found.flatten(1)).all(1) & torch.isfinite(offset)

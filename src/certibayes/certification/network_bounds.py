@@ -181,7 +181,7 @@ class Ranges(NamedTuple):
         return Ranges(known, torch.zeros((), dtype=torch.bool, device=box.center.device))
 
     def seen(self, node: Node, output: Box) -> Ranges:
-        """Take in the box of a layer."""
+        """Record the box of a layer."""
         if isinstance(node.operation, Reshape):
             return self
         inside, inverted = within_range(output)

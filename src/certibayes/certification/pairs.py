@@ -64,7 +64,7 @@ class Pairs:
         return values[..., self.point, self.rival]
 
     def with_search(self, searched: Searched, place: int | None = None) -> Pairs:
-        """Take in a search: a new one, or one that has gone on, at its ``place``."""
+        """Record a search: a new one, or one that has gone on, at its ``place``."""
         smallest = self.smallest.clone()
         smallest[searched.network, searched.which] = searched.trees.smallest
         before, after = (self.searches, ()) if place is None else (self.searches[:place], self.searches[place + 1 :])

@@ -109,7 +109,7 @@ class State:
     # What is learned
 
     def with_logits(self, points: Tensor, lower: Tensor, upper: Tensor) -> State:
-        """Take in bounds on the logits of some points, (N, P, C) each, and nothing that follows from them."""
+        """Record bounds on the logits of some points, (N, P, C) each, and nothing that follows from them."""
         # Where a tighter method overflows, what was known before still holds.
         lower = torch.maximum(self.lower[:, points], lower)
         upper = torch.minimum(self.upper[:, points], upper)
@@ -138,7 +138,7 @@ class State:
         )
 
     def with_margins(self, points: Tensor, margins: Tensor) -> State:
-        """Take in lower bounds on all margins of some points, (N, P, C), and what they say about probabilities."""
+        """Record lower bounds on all margins of some points, (N, P, C), and what they say about probabilities."""
         margins = torch.maximum(self.margins[:, points], margins)
         found = elided_values(margins, self.upper_margins[:, points], self.labels[points])
         return replace(
@@ -148,7 +148,7 @@ class State:
         )
 
     def with_differences(self, points: Tensor, bounds: Tensor) -> State:
-        """Take in lower bounds on the mean differences of some points, (P, C)."""
+        """Record lower bounds on the mean differences of some points, (P, C)."""
         joint = torch.maximum(self.joint[points], bounds.masked_fill(self.unbounded[points, None], -torch.inf))
         state = replace(self, joint=self.joint.index_copy(0, points, joint))
         # Carried over: the logits are the same, and bounding softmax again takes a while.
@@ -156,7 +156,7 @@ class State:
         return state
 
     def with_joint(self, points: Tensor, rivals: Tensor, bounds: Tensor) -> State:
-        """Take in lower bounds on mean differences for pairs of point and rival, (P,) each, none twice."""
+        """Record lower bounds on mean differences for pairs of point and rival, (P,) each, none twice."""
         # What is no number says nothing.
         bounds = torch.where(torch.isfinite(bounds), bounds, -torch.inf)
         joint = self.joint.clone()

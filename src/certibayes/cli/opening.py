@@ -1,4 +1,4 @@
-"""Bringing a stored run, its test data and the radius of a question together."""
+"""What a command is about: a stored run, its test data and a radius."""
 
 from __future__ import annotations
 

@@ -43,12 +43,12 @@ def mlp(
     """Build a fully connected network; ``mlp(784, [512], 10)`` is the paper's for MNIST and FashionMNIST."""
     if activation not in ACTIVATIONS:
         raise InvalidInput(f"activation {activation!r} is not one of {', '.join(ACTIVATIONS)}.")
-    widths = [inputs, *hidden, outputs]
+    units = [inputs, *hidden, outputs]
     layers: list[nn.Module] = [nn.Flatten()]
     with _seeded(seed):
-        for i in range(len(widths) - 1):
-            layers.append(nn.Linear(widths[i], widths[i + 1]))
-            if i < len(widths) - 2:
+        for i in range(len(units) - 1):
+            layers.append(nn.Linear(units[i], units[i + 1]))
+            if i < len(units) - 2:
                 layers.append(ACTIVATIONS[activation]())
     return _network((inputs,), layers)
 

@@ -117,7 +117,7 @@ class Posterior:
 
     def predictor(self, samples: int | None = 35, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
         """Fix ``samples`` weight samples, drawn from ``seed``, as a module that predicts."""
-        samples = whole_number(35 if samples is None else samples, "samples", least=1)
+        samples = whole_number(35 if samples is None else samples, "samples", smallest=1)
         seed = whole_number(seed, "seed")
         drawn = self.sample(samples, torch.Generator().manual_seed(derived_seed(seed, "predictor")))
         kind = RegressionPredictor if self.task == "regression" else Predictor

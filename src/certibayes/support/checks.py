@@ -29,22 +29,22 @@ def require_floats(x: Tensor, what: str) -> None:
     require_finite(x, what)
 
 
-def whole_number(value: Any, what: str, least: int | None = None) -> int:
-    """Return a whole number of any kind as an int, if it is at least ``least``."""
+def whole_number(value: Any, what: str, smallest: int | None = None) -> int:
+    """Return a whole number of any kind as an int, if it is at least ``smallest``."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
         raise InvalidInput(f"{what} must be a whole number, got {value!r}.")
-    if least is not None and number < least:
-        raise InvalidInput(f"{what} must be at least {least}, got {number}.")
+    if smallest is not None and number < smallest:
+        raise InvalidInput(f"{what} must be at least {smallest}, got {number}.")
     return number
 
 
 def require_count(value: int, what: str) -> None:
     """Raise unless ``value`` is a whole number of at least 1."""
-    whole_number(value, what, least=1)
+    whole_number(value, what, smallest=1)
 
 
 def inputs_of(x: Any, what: str) -> Tensor:

@@ -99,7 +99,7 @@ class RefineRegained:
 
 
 def with_search(problem: Problem, state: State, searched: Searched, place: int | None = None) -> State:
-    """Take in what a search found of one network: its margins, and its worst inputs as possible counterexamples."""
+    """Record what a search found of one network: its margins, and its worst inputs as possible counterexamples."""
     pairs = state.pairs.with_search(searched, place)
     point, rival = pairs.point[searched.which], pairs.rival[searched.which]
     margins = state.margins.clone()
