@@ -208,10 +208,10 @@ def test_words_and_json():
     record = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert record["statement"] == result.statement and record["domain"] == [0.0, 1.0] and record["norm"] == "linf"
     assert len(record["lower"]) == len(record["certified"]) == 5 and record["provenance"]["digest"] == predictor.digest
-    assert "of 5 points certified up to 0.5 within l-infinity distance 0.125" in repr(result)
+    assert "of 5 points certified up to 0.5 at eps=0.125, ibp, outward" in repr(result)
     unlimited = certify_regression(predictor, x, predictor(x), eps=0.125)
     assert "certified" not in unlimited.statement and "values in" not in unlimited.statement
-    assert unlimited.to_json()["certified"] is None and "5 points within" in repr(unlimited)
+    assert unlimited.to_json()["certified"] is None and "(5 points at eps=0.125, " in repr(unlimited)
     assert "target" in certify_regression(predictor, x, predictor(x), eps=0.1, tolerance=1.0).statement
 
 
