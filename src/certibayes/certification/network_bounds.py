@@ -29,7 +29,7 @@ INTERMEDIATES = ("ibp", "crown")
 MEMORY = 2 * 2**30
 """Bytes that linear bounds may take by default."""
 
-SHARE_COPIES = 24
+CUT_COPIES = 24
 """Tensors as large as the coefficients of cuts that are held at once: gradients, moments, products with weights."""
 
 
@@ -210,7 +210,7 @@ def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = 
     # and slopes with their gradients and moments.
     numbers = 10 * sum(counts) if bounds in ("alpha-crown", "hull") else 6 * max(counts)
     if bounds == "hull":
-        numbers += SHARE_COPIES * sum(
+        numbers += CUT_COPIES * sum(
             min(MOST_CUTS, *layer.shape) * int(layer.weights(predictor.samples)["weight"].shape[-1])
             for layer in cut_layers(graph).values()
         )
