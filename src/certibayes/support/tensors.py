@@ -29,7 +29,7 @@ def as_tensor(values: Any, what: str) -> Tensor:
                 return torch.stack([as_tensor(value, what) for value in values])
             return torch.tensor(values)
         array = np.asarray(values)
-        # Torch takes neither negative strides nor byte orders of other machines, and must not write where numpy may not.
+        # Torch takes no negative strides and no other byte orders, and must not write where numpy may not.
         plain = array.flags.writeable and min(array.strides, default=0) >= 0
         return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=not plain))
     except (TypeError, ValueError, RuntimeError) as error:
