@@ -127,7 +127,7 @@ def test_a_function_that_needs_one_names_the_extra(call, extra):
         import json, pathlib
         import torch
         from certibayes import errors, evaluation
-        from certibayes.data import svhn_mat
+        from certibayes.data import _svhn_mat as svhn_mat
         from certibayes.statistical import concentration
         try:
             {call}

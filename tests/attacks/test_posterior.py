@@ -8,7 +8,7 @@ from certibayes.attacks import (
     PGD,
     Square,
 )
-from certibayes.attacks.resampled import Resampled
+from certibayes.attacks._resampled import Resampled
 from certibayes.errors import InvalidInput
 
 from .cases import posterior_of, rand

@@ -21,7 +21,7 @@ from certibayes.bounds import (
     registered,
     registry,
 )
-from certibayes.bounds.backward import Backward
+from certibayes.bounds._backward import Backward
 from certibayes.bounds.linear import margin_specification
 from certibayes.bounds.registry import Rules
 from certibayes.networks import direct_sums, trace

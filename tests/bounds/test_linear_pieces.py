@@ -1,7 +1,7 @@
 """The pieces of linear bounds cover every rounding, held against exact fractions.
 
 Random networks rarely come near the worst case of a rounding error, so each piece is held against what the text of
-``bounds.offset`` promises.
+``bounds._offset`` promises.
 """
 
 from fractions import Fraction
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from certibayes.bounds import Box, rules_for
-from certibayes.bounds.backward import Step
+from certibayes.bounds._backward import Step
+from certibayes.bounds._offset import Offset, coefficient_error, error_through
 from certibayes.bounds.linear import concretize
-from certibayes.bounds.offset import Offset, coefficient_error, error_through
 from certibayes.bounds.rules.activation import LinearRelaxation, kinked, relax
 from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE
 from certibayes.networks import trace

@@ -16,8 +16,8 @@ from certibayes.bounds import (
     rules_for,
     within_range,
 )
-from certibayes.bounds.backward import Step
-from certibayes.bounds.offset import Offset
+from certibayes.bounds._backward import Step
+from certibayes.bounds._offset import Offset
 from certibayes.networks import direct_sums, trace
 
 from ..strategies import ZOO, ball, fractions, generator, graph_and_params, inputs, points_of, traced

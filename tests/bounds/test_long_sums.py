@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from certibayes.bounds import layer_boxes, outward, outward_box, rules_for
-from certibayes.bounds.backward import Step
+from certibayes.bounds._backward import Step
 from certibayes.networks import trace
 
 from ..strategies import graph_and_params

@@ -14,7 +14,6 @@ from certibayes.bounds import (
     IDEAL,
     Ball,
     Box,
-    ball_box,
     interval_bounds,
     layer_boxes,
     linear_bounds,
@@ -22,7 +21,7 @@ from certibayes.bounds import (
     outward_box,
 )
 from certibayes.bounds import ideal_box as ideal
-from certibayes.bounds.ball_box import concretize_over_ball_box
+from certibayes.bounds._ball_box import concretize_over_ball_box
 from certibayes.bounds.linear import LinearBounder, concretize
 from certibayes.bounds.optimize import optimized_lower
 from certibayes.errors import InvalidInput
@@ -369,5 +368,5 @@ def test_coordinates_that_are_left_to_the_box_are_paid_for(seed):
     smallest = concretize_over_ball_box(rows, box, IDEAL) + params["bias"]
     with pytest.MonkeyPatch.context() as patch:
         for closed in (2.0**-20, 0.3, 0.6):
-            patch.setattr(ball_box, "CLOSED", closed)
+            patch.setattr("certibayes.bounds._ball_box.CLOSED", closed)
             assert bool((interval_bounds(graph, params, box).lower <= smallest + 1e-9).all())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certibayes.bounds import IDEAL, outward
-from certibayes.bounds.offset import Offset
+from certibayes.bounds._offset import Offset
 
 from ..strategies import law
 

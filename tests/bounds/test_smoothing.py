@@ -10,7 +10,8 @@ import certibayes as cb
 from certibayes.bounds import IDEAL, ideal_box, interval_bounds, interval_margins
 from certibayes.bounds.rounding import smoothed
 from certibayes.errors import InvalidInput
-from certibayes.likelihoods import Batch, curvature
+from certibayes.likelihoods import Batch
+from certibayes.likelihoods import _curvature as curvature
 from certibayes.networks import trace
 
 from ..strategies import (

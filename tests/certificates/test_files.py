@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.certificates import Abstention, Provenance, RegressionCertificate, names, read_record
+from certibayes.certificates import Abstention, Provenance, RegressionCertificate, read_record
+from certibayes.certificates import _names as names
 from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS
 from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile

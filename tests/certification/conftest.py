@@ -3,7 +3,7 @@
 import pytest
 
 from certibayes.bounds import optimize
-from certibayes.certification import branch
+from certibayes.certification import _branch as branch
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import certibayes as cb
 from certibayes.attacks import PGD
 from certibayes.bounds import IDEAL, ideal_box, outward, outward_box
 from certibayes.certification import as_method
-from certibayes.certification.branch import CLOSE
+from certibayes.certification._branch import CLOSE
 from certibayes.errors import InvalidInput
 from certibayes.networks import direct_sums, trace
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from certibayes.bounds import Box, layer_boxes, outward, outward_box
-from certibayes.bounds.backward import Step
-from certibayes.certification.branch import Search
+from certibayes.bounds._backward import Step
+from certibayes.certification._branch import Search
 from certibayes.networks import Graph, Node, trace
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import Add, MaxPool2d, Operation, ReLU, Reshape, Sigmoid, Tanh

@@ -13,9 +13,9 @@ from torch import nn
 import certibayes as cb
 from certibayes.attacks import as_attack
 from certibayes.certification import as_method
+from certibayes.certification._pairs import Pairs, Searched, search_in
+from certibayes.certification._stage import run
 from certibayes.certification.clock import Clock
-from certibayes.certification.pairs import Pairs, Searched, search_in
-from certibayes.certification.stage import run
 from certibayes.certification.stages import JointBound, LogitBounds, MarginBounds, Refine
 from certibayes.certification.stages.joint import others_of
 from certibayes.certification.stages.refine import with_search

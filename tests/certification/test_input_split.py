@@ -8,9 +8,9 @@ from torch import nn
 import certibayes as cb
 from certibayes.attacks import as_attack
 from certibayes.bounds import IDEAL, Box, outward, outward_box
+from certibayes.certification._input_split import halves, proved_in_parts
+from certibayes.certification._stage import Budgeted
 from certibayes.certification.clock import Clock
-from certibayes.certification.input_split import halves, proved_in_parts
-from certibayes.certification.stage import Budgeted
 from certibayes.certification.stages import LogitBounds, SplitInputs, logits
 from certibayes.certification.state import State
 

@@ -10,7 +10,7 @@ import certibayes as cb
 from certibayes.attacks import PGD
 from certibayes.bounds import Box
 from certibayes.bounds.linear import LinearFunction
-from certibayes.certification.joint import Others, height, joint_values, offset_of
+from certibayes.certification._joint import Others, height, joint_values, offset_of
 from certibayes.errors import InvalidInput
 
 from ..strategies import fractions, law, seeds

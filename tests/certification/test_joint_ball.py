@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from certibayes.bounds.linear import LinearFunction
-from certibayes.certification.joint import Others, height, joint_values
+from certibayes.certification._joint import Others, height, joint_values
 from certibayes.regions import Ball, Box
 
 

@@ -5,10 +5,12 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.certification import as_method, branch, margin_bounds, stage
+from certibayes.certification import _branch as branch
+from certibayes.certification import _stage as stage
+from certibayes.certification import as_method, margin_bounds
+from certibayes.certification._pairs import NO_PAIRS, Pairs, Searched, bytes_held, search_in
+from certibayes.certification._stage import run
 from certibayes.certification.clock import Clock
-from certibayes.certification.pairs import NO_PAIRS, Pairs, Searched, bytes_held, search_in
-from certibayes.certification.stage import run
 from certibayes.certification.state import State
 from certibayes.networks.graph import INPUT
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.certification import branch
-from certibayes.certification.prospects import OPTIMISM, PROBES, is_hardest, is_out_of_reach
+from certibayes.certification import _branch as branch
+from certibayes.certification._prospects import OPTIMISM, PROBES, is_hardest, is_out_of_reach
 from certibayes.certification.state import State
 
 NETWORKS = 10

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from certibayes.certification._softmax import probability_bounds, sum_of_others
 from certibayes.certification.rules import mean_probability_bounds, pairwise_values, theorem1_differences
-from certibayes.certification.softmax import probability_bounds, sum_of_others
 
 from ..strategies import generator, law, seeds
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import certibayes as cb
 from certibayes.certification import BOUNDS, METHODS, Method, stages
+from certibayes.certification._stage import Budgeted, InParts, Stage, WhereSupported, run
 from certibayes.certification.clock import Clock
 from certibayes.certification.problem import Problem
-from certibayes.certification.stage import Budgeted, InParts, Stage, WhereSupported, run
 from certibayes.certification.state import State
 from certibayes.prediction import Predictor
 

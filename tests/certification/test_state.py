@@ -8,7 +8,7 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
-from certibayes.certification.pairs import NO_PAIRS, Pairs
+from certibayes.certification._pairs import NO_PAIRS, Pairs
 from certibayes.certification.state import State, points_of
 
 from ..strategies import generator, law, seeds

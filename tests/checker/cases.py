@@ -7,8 +7,8 @@ import torch
 import certibayes as cb
 from certibayes.attacks import PGD
 from certibayes.certificates.certificate import parse
-from certibayes.checker.arithmetic import Program
-from certibayes.checker.claim import Claim
+from certibayes.checker._arithmetic import Program
+from certibayes.checker._claim import Claim
 from certibayes.prediction import Predictor
 
 from ..strategies import generator, inputs, make

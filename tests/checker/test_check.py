@@ -18,10 +18,10 @@ from certibayes.certificates import read_record
 from certibayes.certification import BOUNDS, METHODS, as_method
 from certibayes.certification.rules import pairwise_values
 from certibayes.checker import check, check_certificate
-from certibayes.checker.arithmetic import Interval, Program
-from certibayes.checker.balls import Balls, box_around
-from certibayes.checker.belonging import inputs_digest
-from certibayes.checker.mean import as_rounded, mean_bounds, networks_of, smallest_lead, softmax_bounds
+from certibayes.checker._arithmetic import Interval, Program
+from certibayes.checker._balls import Balls, box_around
+from certibayes.checker._belonging import inputs_digest
+from certibayes.checker._mean import as_rounded, mean_bounds, networks_of, smallest_lead, softmax_bounds
 from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.networks import Graph, Node, operations
 from certibayes.prediction import Predictor

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.checker import enclosure
-from certibayes.checker.enclosure import Interval, enclose
+from certibayes.checker import _enclosure as enclosure
+from certibayes.checker._enclosure import Interval, enclose
 from certibayes.networks import Graph, Node, operations
 
 from ..strategies import ZOO, ball, exact_affine, fractions, generator, inputs, points_of, traced

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from certibayes.data import cifar_binary
+from certibayes.data import _cifar_binary as cifar_binary
 
 from .tiny_files import cifar_bytes
 

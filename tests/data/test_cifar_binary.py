@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from certibayes.data import cifar_binary, load
+from certibayes.data import _cifar_binary as cifar_binary
+from certibayes.data import load
 from certibayes.errors import CorruptFile
 
 from .tiny_files import cifar_bytes, images, labels

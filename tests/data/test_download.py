@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from certibayes.data import download
-from certibayes.data.sources import SOURCES, RemoteFile
+from certibayes.data._sources import SOURCES, RemoteFile
 from certibayes.errors import DownloadFailed, InvalidInput
 
 CONTENT = bytes(range(256)) * 4096  # several chunks

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from certibayes.data import download, embedded, is_available, load
+from certibayes.data import _embedded as embedded
+from certibayes.data import download, is_available, load
 from certibayes.errors import CorruptFile
 
 

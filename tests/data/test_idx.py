@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from certibayes.data import idx
+from certibayes.data import _idx as idx
 from certibayes.errors import CorruptFile
 
 from .tiny_files import idx_bytes, images, labels

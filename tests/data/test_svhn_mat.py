@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from certibayes.data import load, svhn_mat
+from certibayes.data import _svhn_mat as svhn_mat
+from certibayes.data import load
 from certibayes.errors import CorruptFile, MissingData, MissingPackage
 
 from .tiny_files import images, write_svhn

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certibayes.errors import InvalidInput
-from certibayes.experiments.toml import to_toml
+from certibayes.experiments._toml import to_toml
 
 scalars = st.text() | st.floats(allow_nan=False) | st.integers(-(2**63), 2**63 - 1) | st.booleans()
 values = scalars | st.lists(st.floats(allow_nan=False)) | st.lists(st.text())

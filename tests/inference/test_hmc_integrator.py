@@ -8,7 +8,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.inference import Target
-from certibayes.inference.leapfrog import Position, trajectory
+from certibayes.inference._leapfrog import Position, trajectory
 from certibayes.likelihoods import Batch
 from certibayes.networks import trace
 

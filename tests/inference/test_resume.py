@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import certibayes as cb
 from certibayes.errors import CorruptFile, Interrupted, RunExists
+from certibayes.inference._interrupt import StopRequest
 from certibayes.inference.checkpoint import FILE_NAME
-from certibayes.inference.interrupt import StopRequest
 from certibayes.support import files
 from certibayes.support.files import read_tensors
 

@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import certibayes as cb
 from certibayes.errors import UnsupportedLayer
-from certibayes.inference.statistics import has_statistics, refresh_statistics
+from certibayes.inference._statistics import has_statistics, refresh_statistics
 from certibayes.networks import trace
 
 from .cases import ALGORITHMS, EPOCHS, LIKELIHOODS, STEPS, batch_norm_net, classes, fit, inputs, network

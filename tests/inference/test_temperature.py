@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import certibayes as cb
 from certibayes.errors import Diverged, Interrupted, InvalidInput, RunExists
 from certibayes.inference import temperature as search
-from certibayes.inference.batches import split_off
+from certibayes.inference._batches import split_off
 from certibayes.likelihoods import Batch
 from certibayes.support.seeds import derived_seed
 

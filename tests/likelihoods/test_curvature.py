@@ -5,8 +5,9 @@ import torch
 from torch import nn
 
 import certibayes as cb
-from certibayes.likelihoods import Batch, base, curvature, per_example_gradients
-from certibayes.likelihoods.curvature import applies_to
+from certibayes.likelihoods import Batch, base, per_example_gradients
+from certibayes.likelihoods import _curvature as curvature
+from certibayes.likelihoods._curvature import applies_to
 
 from .cases import CLASSES, assert_same, case_of, conv_net, full_noise, images, mlp_case
 

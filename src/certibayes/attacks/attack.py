@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from certibayes.attacks._resampled import Resamplable, Resampled
 from certibayes.attacks.base import Attack
 from certibayes.attacks.ensemble import Ensemble
 from certibayes.attacks.methods import AnyAttack, as_attack, members
-from certibayes.attacks.resampled import Resamplable, Resampled
 from certibayes.attacks.result import Attacked
 from certibayes.attacks.search import LogProbabilities, Search
 from certibayes.errors import InvalidInput

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.offset import coefficient_error
+from certibayes.bounds._offset import coefficient_error
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import Graph, Node
 from certibayes.networks.operations import Linear, ReLU, Weights

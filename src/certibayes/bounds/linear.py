@@ -18,11 +18,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.backward import Backward, Step
-from certibayes.bounds.ball_box import concretize_over_ball_box
+from certibayes.bounds._backward import Backward, Step
+from certibayes.bounds._ball_box import concretize_over_ball_box
+from certibayes.bounds._offset import Offset
 from certibayes.bounds.cuts import apply_cuts, cut_layers
 from certibayes.bounds.interval import interval_bounds
-from certibayes.bounds.offset import Offset
 from certibayes.bounds.registry import LinearRule, rules_for
 from certibayes.bounds.relaxation import PLAIN, Relaxation, Slopes
 from certibayes.bounds.rounding import IDEAL, Rounding

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from certibayes.bounds.backward import Backward, Step
+from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds.rounding import Rounding
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Operation

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from certibayes.certificates import reading
-from certibayes.certificates.names import NORMS, ROUNDINGS
+from certibayes.certificates._names import NORMS, ROUNDINGS
 from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
 from certibayes.certificates.words import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from certibayes._version import __version__
 from certibayes.certificates import reading
-from certibayes.certificates.names import BOUNDS, DEVICES, DTYPES, INTERMEDIATES, METHODS, VERSIONS
+from certibayes.certificates._names import BOUNDS, DEVICES, DTYPES, INTERMEDIATES, METHODS, VERSIONS
 from certibayes.errors import CorruptFile
 
 KEYS = ("version", "digest", "inputs_digest", "samples", "seed", "device", "dtype", "settings")

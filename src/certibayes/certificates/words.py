@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from certibayes.certificates.names import NORMS
+from certibayes.certificates._names import NORMS
 from certibayes.certificates.provenance import Provenance
 from certibayes.regions import Domain
 

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from certibayes.bounds import by_name
 from certibayes.certificates import Certificate
-from certibayes.certification.border import region_for
+from certibayes.certification._border import region_for
+from certibayes.certification._origin import provenance_of
+from certibayes.certification._stage import run
 from certibayes.certification.clock import Clock
 from certibayes.certification.methods import Method, as_method
 from certibayes.certification.network_bounds import MEMORY
-from certibayes.certification.origin import provenance_of
 from certibayes.certification.problem import Problem
-from certibayes.certification.stage import run
 from certibayes.certification.state import State
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior

@@ -11,8 +11,8 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from certibayes.certification._stage import Budgeted, InParts, Stage, WhereSupported
 from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES
-from certibayes.certification.stage import Budgeted, InParts, Stage, WhereSupported
 from certibayes.certification.stages import (
     Attack,
     JointBound,
@@ -140,7 +140,7 @@ class Elided(Method):
 
 @dataclass(frozen=True)
 class Joint(Method):
-    """One input for all networks: the mean of linear functions below their margins; see ``certification.joint``."""
+    """One input for all networks: the mean of linear functions below their margins; see ``certification._joint``."""
 
     name: ClassVar[str] = "joint"
     harder: ClassVar[str] = 'method="best"'

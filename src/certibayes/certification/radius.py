@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from certibayes.certificates import Radius
+from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import certify, require_predictor
 from certibayes.certification.methods import Method, as_method
 from certibayes.certification.network_bounds import MEMORY
-from certibayes.certification.origin import provenance_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, require_radius_within, resolve_domain, take_domain

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from certibayes.bounds import by_name
 from certibayes.certificates import RegressionCertificate
-from certibayes.certification.border import region_for
+from certibayes.certification._border import region_for
+from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import UNBOUNDED, require_arithmetic
 from certibayes.certification.methods import Method, as_method
 from certibayes.certification.network_bounds import MEMORY, logit_bounds
-from certibayes.certification.origin import provenance_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import RegressionPredictor
 from certibayes.regions import Domain, as_radius

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from certibayes.certification.softmax import log_sum_of_others, probability_bounds, relative_error
+from certibayes.certification._softmax import log_sum_of_others, probability_bounds, relative_error
 
 Means = tuple[Tensor, Tensor]
 """Lower and upper bounds on the mean probability of every class, (B, C) each."""

@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from certibayes.certification.pairs import NO_PAIRS, Pairs
+from certibayes.certification._pairs import NO_PAIRS, Pairs
 from certibayes.certification.problem import Problem
 from certibayes.certification.rules import elided_values, mean_probability_bounds, pairwise_values
 

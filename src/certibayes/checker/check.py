@@ -1,8 +1,8 @@
 """An independent check of a certificate that was written to a file.
 
 ``certify`` proves; this room takes nothing on trust. It shares no code with the bounds and rules it checks: boxes,
-layers, softmax and rules are written again, in float64 and for one network at a time (``checker.enclosure``). For every
-point that a certificate marks it says one of three things:
+layers, softmax and rules are written again, in float64 and for one network at a time (``_enclosure``). For every point
+that a certificate marks it says one of three things:
 
 - *confirmed*: the checker's own intervals prove the class;
 - *not confirmed*: they do not, which is no fault of a certificate made with tighter bounds than intervals;
@@ -26,13 +26,13 @@ from torch import Tensor
 
 from certibayes.certificates import Certificate
 from certibayes.certificates.certificate import parse
-from certibayes.checker.arithmetic import Array
-from certibayes.checker.balls import Balls, balls_of, box_around, round_balls
-from certibayes.checker.belonging import mismatches
-from certibayes.checker.claim import Claim
-from certibayes.checker.consistency import disagreements, wrongly_attacked, wrongly_predicted
-from certibayes.checker.mean import as_rounded, mean_bounds, networks_of
-from certibayes.checker.search import flips, tried
+from certibayes.checker._arithmetic import Array
+from certibayes.checker._balls import Balls, balls_of, box_around, round_balls
+from certibayes.checker._belonging import mismatches
+from certibayes.checker._claim import Claim
+from certibayes.checker._consistency import disagreements, wrongly_attacked, wrongly_predicted
+from certibayes.checker._mean import as_rounded, mean_bounds, networks_of
+from certibayes.checker._search import flips, tried
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.prediction import Predictor
 from certibayes.support.progress import Report, reporting

@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from certibayes.data import cifar_binary, idx, svhn_mat
+from certibayes.data import _cifar_binary as cifar_binary
+from certibayes.data import _idx as idx
+from certibayes.data import _svhn_mat as svhn_mat
+from certibayes.data._embedded import EMBEDDED
 from certibayes.data.dataset import UNIT_INTERVAL, DataSet, Split
-from certibayes.data.embedded import EMBEDDED
 from certibayes.data.layout import LAYOUTS, data_directory, get_command, locate
 from certibayes.errors import CorruptFile, InvalidInput, MissingData
 

@@ -9,11 +9,11 @@ import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from certibayes.data._embedded import EMBEDDED, FOLDER
+from certibayes.data._sources import SOURCES, RemoteFile
+from certibayes.data._transfer import transfer
 from certibayes.data.catalog import check_name
-from certibayes.data.embedded import EMBEDDED, FOLDER
 from certibayes.data.layout import data_directory, get_command
-from certibayes.data.sources import SOURCES, RemoteFile
-from certibayes.data.transfer import transfer
 from certibayes.errors import DownloadFailed
 
 Progress = Callable[[str, int, int | None], None]

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from certibayes.errors import InvalidInput
+from certibayes.experiments._toml import to_toml
 from certibayes.experiments.presets import preset_values
 from certibayes.experiments.settings import NONE, as_text, settings_of
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec, hyperparameters
-from certibayes.experiments.toml import to_toml
 from certibayes.support.files import write_atomically
 from certibayes.support.names import nearest
 

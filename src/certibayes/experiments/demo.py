@@ -11,9 +11,9 @@ from typing import Any
 
 from certibayes import data
 from certibayes.errors import Interrupted, RunExists
+from certibayes.experiments._report import require_jinja, write_demo_report
 from certibayes.experiments.evaluate import Evaluation, evaluate
 from certibayes.experiments.figures import demo_figure, require_matplotlib
-from certibayes.experiments.report import require_jinja, write_demo_report
 from certibayes.experiments.run import train
 from certibayes.experiments.spec import TrainSpec
 from certibayes.support.files import write_atomically

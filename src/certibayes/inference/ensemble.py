@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
+from certibayes.inference._statistics import has_statistics
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
-from certibayes.inference.statistics import has_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params

@@ -11,9 +11,8 @@ import torch
 from torch import nn
 
 from certibayes.data import DataSet
-from certibayes.inference.algorithm import Algorithm
-from certibayes.inference.batches import Data, Pair, digest_of, source_of, split_off, validation_pair, whole
-from certibayes.inference.border import (
+from certibayes.inference._batches import Data, Pair, digest_of, source_of, split_off, validation_pair, whole
+from certibayes.inference._border import (
     callbacks_of,
     directory_of,
     instance_of,
@@ -23,6 +22,7 @@ from certibayes.inference.border import (
     require_progress,
     seed_of,
 )
+from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.names import as_algorithm
 from certibayes.inference.prior import GaussianPrior

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._draws import Draws, room_for, with_draw
+from certibayes.inference._dual_averaging import DualAveraging, adapted
+from certibayes.inference._leapfrog import Position, move, normal
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
-from certibayes.inference.draws import Draws, room_for, with_draw
-from certibayes.inference.dual_averaging import DualAveraging, adapted
-from certibayes.inference.leapfrog import Position, move, normal
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params

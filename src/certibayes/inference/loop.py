@@ -16,12 +16,12 @@ from torch.utils import _pytree as pytree
 
 from certibayes.errors import Diverged, Interrupted, RunExists
 from certibayes.inference import checkpoint as checkpoints
+from certibayes.inference._batches import BatchSource
+from certibayes.inference._display import TrainingDisplay
+from certibayes.inference._interrupt import StopRequest
+from certibayes.inference._statistics import EXAMPLES, has_statistics, refresh_statistics
 from certibayes.inference.algorithm import Algorithm, Info
-from certibayes.inference.batches import BatchSource
-from certibayes.inference.display import TrainingDisplay
-from certibayes.inference.interrupt import StopRequest
 from certibayes.inference.schedule import Schedule
-from certibayes.inference.statistics import EXAMPLES, has_statistics, refresh_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.posteriors import Posterior, versions

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
-from certibayes.inference.meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._draws import Draws, room_for, with_draw
+from certibayes.inference._statistics import with_statistics
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
-from certibayes.inference.draws import Draws, room_for, with_draw
-from certibayes.inference.statistics import with_statistics
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params

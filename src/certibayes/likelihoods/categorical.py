@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.bounds import Box
+from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
-from certibayes.likelihoods.curvature import applies_to, closed_form_gradients
 from certibayes.networks import Graph, Network, Params
 from certibayes.support.checks import require_labels
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.likelihoods.settings import short_repr
+from certibayes.likelihoods._settings import short_repr
 
 MULTIPLIER = 1.1
 """Gowal et al. (2018) and the paper's supplement train with 1.1 times the radius they want to certify."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from certibayes.errors import InvalidInput
+from certibayes.likelihoods._settings import short_repr
 from certibayes.likelihoods.radius import RadiusDistribution
-from certibayes.likelihoods.settings import short_repr
 
 DEFAULT_RAMP = "default"
 

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from certibayes.bounds import IDEAL, Box
 from certibayes.errors import InvalidInput
+from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
+from certibayes.likelihoods._settings import short_repr
 from certibayes.likelihoods.adversaries import Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs
-from certibayes.likelihoods.curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
 from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
-from certibayes.likelihoods.settings import short_repr
 from certibayes.networks import Graph, Network, Params
 from certibayes.regions import Domain, InputRegion, as_domain, as_radius, domain_to_json, require_domain
 

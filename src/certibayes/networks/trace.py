@@ -19,10 +19,10 @@ from torch import Tensor, fx, nn
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import lowering, operations
-from certibayes.networks.agreement import require_agreement
+from certibayes.networks._agreement import require_agreement
+from certibayes.networks._recording import recorded_values
 from certibayes.networks.graph import INPUT, Graph, Node
 from certibayes.networks.plain import require_plain
-from certibayes.networks.recording import recorded_values
 from certibayes.support.tensors import as_tensor
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
-from certibayes.posteriors.parameters import named_tensors, parameters_of, stacked_parameters_of
+from certibayes.posteriors._parameters import named_tensors, parameters_of, stacked_parameters_of
 from certibayes.posteriors.posterior import Posterior
 from certibayes.regions import Domain
 from certibayes.support.stacks import count

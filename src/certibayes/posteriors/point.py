@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.networks import Network, Params
-from certibayes.posteriors.parameters import named_tensors, parameters_of
+from certibayes.posteriors._parameters import named_tensors, parameters_of
 from certibayes.posteriors.posterior import Posterior, as_network
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from certibayes._version import __version__
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, trace
-from certibayes.posteriors.words import inference_in_words
+from certibayes.posteriors._words import inference_in_words
 from certibayes.prediction import Predictor, RegressionPredictor, domain_of_all
 from certibayes.prediction.words import domain_in_words, in_lines, network_in_words
 from certibayes.regions import Domain, domain_to_json

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
-from certibayes.posteriors.parameters import stacked_parameters_of
+from certibayes.posteriors._parameters import stacked_parameters_of
 from certibayes.posteriors.posterior import Posterior, as_network
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain

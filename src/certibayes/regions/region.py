@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from certibayes.regions._projection import limits_of, project, steepest_step
+from certibayes.regions._sampling import sample
 from certibayes.regions.box import Box, corners, ideal_enclosure, outward_enclosure
 from certibayes.regions.domain import Domain, as_domain, require_domain, take_domain
 from certibayes.regions.minimum import lowest_point, lowest_value
-from certibayes.regions.projection import limits_of, project, steepest_step
 from certibayes.regions.radius import radii_for
-from certibayes.regions.sampling import sample
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,8 @@ from certibayes.certification import Method, Theorem1, as_method
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
 from certibayes.regions import Domain, as_radius, resolve_domain
+from certibayes.statistical._draws import Draws
 from certibayes.statistical.concentration import INEQUALITIES, NOTHING
-from certibayes.statistical.draws import Draws
 from certibayes.statistical.results import PredictiveBounds
 from certibayes.support.progress import Report
 

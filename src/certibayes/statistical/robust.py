@@ -10,8 +10,8 @@ from torch import Tensor
 from certibayes.certification import Method, as_method
 from certibayes.posteriors import Posterior
 from certibayes.regions import Domain, as_radius, resolve_domain
+from certibayes.statistical._draws import Draws
 from certibayes.statistical.concentration import INEQUALITIES, NOTHING
-from certibayes.statistical.draws import Draws
 from certibayes.statistical.results import RobustProbability
 from certibayes.support.progress import Report
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.backward import Backward, Step, magnitude
+from certibayes.bounds._backward import Backward, Step, magnitude
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.sums import dot, joined, portion, portions, sum_error

@@ -3,7 +3,7 @@
     c' = W c + b,     r' = |W| r                              (Gowal et al., 2018)
 
 with the widening of ``bounds.rounding`` folded into the radius. Where the box carries a ball of another norm, the
-result is intersected with what that allows; see ``bounds.ball_box``.
+result is intersected with what that allows; see ``bounds._ball_box``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds.backward import Backward, Step
-from certibayes.bounds.ball_box import intersect_affine
+from certibayes.bounds._backward import Backward, Step
+from certibayes.bounds._ball_box import intersect_affine
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
@@ -61,7 +61,7 @@ def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Round
 
 
 def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Backward:
-    """Coefficients A on W x + b are A W on x; see ``bounds.offset`` for what rounding costs."""
+    """Coefficients A on W x + b are A W on x; see ``bounds._offset`` for what rounding costs."""
     weight, bias = weights["weight"], weights.get("bias")
 
     def error() -> Tensor:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.ball_box import carrying
+from certibayes.bounds._ball_box import carrying
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import LARGEST_BOUND, SMALLEST_VARIANCE, Rounding
 from certibayes.bounds.rules.transposed import transposed

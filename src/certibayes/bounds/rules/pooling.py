@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds.backward import Backward, Step, magnitude
+from certibayes.bounds._backward import Backward, Step, magnitude
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.rules.activation import monotone

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from certibayes.bounds.backward import Backward, Step
-from certibayes.bounds.ball_box import reshaped
+from certibayes.bounds._backward import Backward, Step
+from certibayes.bounds._ball_box import reshaped
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds.backward import Backward, Step, magnitude
+from certibayes.bounds._backward import Backward, Step, magnitude
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.sums import dot, dot_magnitudes, sum_error
 from certibayes.networks.operations import Weights

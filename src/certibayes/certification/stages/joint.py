@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from certibayes.certification._joint import Others, joint_values
+from certibayes.certification._softmax import log_sum_of_others
 from certibayes.certification.clock import Clock
-from certibayes.certification.joint import Others, joint_values
 from certibayes.certification.problem import Problem
-from certibayes.certification.softmax import log_sum_of_others
 from certibayes.certification.state import State
 
 SMALL = 1e-9
@@ -19,7 +19,7 @@ SMALL = 1e-9
 
 @dataclass(frozen=True)
 class JointBound:
-    """Bound the mean difference of probabilities for one input of all networks; see ``certification.joint``."""
+    """Bound the mean difference of probabilities for one input of all networks; see ``certification._joint``."""
 
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""

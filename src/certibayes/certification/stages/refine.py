@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from certibayes.certification._pairs import Pairs, Searched, search_in
+from certibayes.certification._prospects import PROBES, is_hardest, is_out_of_reach
 from certibayes.certification.clock import Clock, Ended, equal_part
-from certibayes.certification.pairs import Pairs, Searched, search_in
 from certibayes.certification.problem import Problem
-from certibayes.certification.prospects import PROBES, is_hardest, is_out_of_reach
 from certibayes.certification.state import State
 from certibayes.networks import direct_sums
 
@@ -25,7 +25,7 @@ class Refine:
     Attributes:
         bounds: ``"crown"``, ``"alpha-crown"`` or ``"hull"``.
         gives_up: whether points whose hardest rivals are out of reach, as far as the first networks tell, are left to
-            bounds that cost less; see ``certification.prospects``.
+            bounds that cost less; see ``certification._prospects``.
         rivals: ``"open"`` for those that keep a point open, or ``"all"`` rivals of such points.
         until_decided: whether a pair is left alone once it is proved, although its margins in other networks may help
             to prove others.

@@ -23,7 +23,7 @@ for those that cannot."""
 
 @dataclass(frozen=True)
 class SplitActivations:
-    """Split the leaves of all searches, for margins that rise from pass to pass; see ``certification.branch``."""
+    """Split the leaves of all searches, for margins that rise from pass to pass; see ``certification._branch``."""
 
     climb: AttackFromWorstInputs = AttackFromWorstInputs()  # noqa: RUF009 - immutable
 

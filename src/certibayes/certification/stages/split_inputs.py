@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds import Box
+from certibayes.certification._input_split import FEW, proved_in_parts
 from certibayes.certification.clock import Clock
-from certibayes.certification.input_split import FEW, proved_in_parts
 from certibayes.certification.problem import Problem
 from certibayes.certification.stages.logits import LogitBounds
 from certibayes.certification.stages.margins import MarginBounds
@@ -19,7 +19,7 @@ from certibayes.certification.state import State, points_of
 
 @dataclass(frozen=True)
 class SplitInputs:
-    """Halve boxes until every part is proved; see ``certification.input_split``.
+    """Halve boxes until every part is proved; see ``certification._input_split``.
 
     Attributes:
         fraction: of the time that is left; what it cannot decide, splitting on activations may.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from certibayes.bounds import Rounding
-from certibayes.likelihoods.settings import short_repr
+from certibayes.likelihoods._settings import short_repr
 from certibayes.networks import Graph, Params
 from certibayes.regions import InputRegion
 

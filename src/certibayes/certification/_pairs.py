@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.linear import LinearFunction
-from certibayes.certification.branch import Search, Trees
+from certibayes.certification._branch import Search, Trees
+from certibayes.certification._prospects import PROBES
 from certibayes.certification.network_bounds import intermediate_boxes, margin_coefficients
 from certibayes.certification.problem import Problem
-from certibayes.certification.prospects import PROBES
 from certibayes.networks import direct_sums
 from certibayes.prediction import Predictor
 from certibayes.support.stacks import pick
@@ -42,7 +42,7 @@ class Pairs:
         point: (P,).
         rival: (P,).
         smallest: smallest margin that each network was seen to have, float64 (N, P); infinite where none was looked at.
-        given_up: pairs of which costly bounds are not to be expected, (P,); see ``certification.prospects``.
+        given_up: pairs of which costly bounds are not to be expected, (P,); see ``certification._prospects``.
         searches: each of other pairs.
     """
 

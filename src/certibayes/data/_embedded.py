@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from certibayes.data import idx
+from certibayes.data import _idx as idx
 from certibayes.data.dataset import UNIT_INTERVAL, DataSet, Split
 from certibayes.errors import CorruptFile
 

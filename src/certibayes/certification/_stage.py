@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from certibayes.certification._pairs import bytes_held
 from certibayes.certification.clock import Clock
-from certibayes.certification.pairs import bytes_held
 from certibayes.certification.problem import Problem
 from certibayes.certification.state import State, points_of
 from certibayes.errors import UnsupportedLayer

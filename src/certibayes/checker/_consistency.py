@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from certibayes.certificates.certificate import contradictions, statement
-from certibayes.checker.arithmetic import Array, Interval
-from certibayes.checker.balls import Balls, contains
-from certibayes.checker.claim import FLOATS, Claim
-from certibayes.checker.mean import as_rounded, mean_bounds, networks_of
+from certibayes.checker._arithmetic import Array, Interval
+from certibayes.checker._balls import Balls, contains
+from certibayes.checker._claim import FLOATS, Claim
+from certibayes.checker._mean import as_rounded, mean_bounds, networks_of
 from certibayes.errors import UnsupportedLayer
 from certibayes.prediction import Predictor
 

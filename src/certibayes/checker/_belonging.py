@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from certibayes.certificates.words import domain_in_words
-from certibayes.checker.balls import balls_of
-from certibayes.checker.claim import FLOATS, Claim
+from certibayes.checker._balls import balls_of
+from certibayes.checker._claim import FLOATS, Claim
 from certibayes.prediction import Predictor
 
 

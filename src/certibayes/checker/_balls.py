@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certibayes.checker.arithmetic import Array, Interval
-from certibayes.checker.ball_enclosure import Round
-from certibayes.checker.claim import FLOATS, Claim
+from certibayes.checker._arithmetic import Array, Interval
+from certibayes.checker._ball_enclosure import Round
+from certibayes.checker._claim import FLOATS, Claim
 
 
 class Balls(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from certibayes.checker.arithmetic import Array, Interval, Program
-from certibayes.checker.ball_enclosure import Round
-from certibayes.checker.enclosure import enclose
+from certibayes.checker._arithmetic import Array, Interval, Program
+from certibayes.checker._ball_enclosure import Round
+from certibayes.checker._enclosure import enclose
 from certibayes.prediction import Predictor
 
 

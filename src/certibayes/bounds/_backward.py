@@ -4,7 +4,7 @@ The backward pass of CROWN (Zhang et al., 2018): a quantity m of the outputs is 
 of some layer's values z, m >= A z + d, and the layer's rule turns that into a linear function of its inputs: exactly
 for a linear layer, by a linear relaxation for an activation, from below or above by the sign of A.
 
-A rule computes as if arithmetic were exact, and says how far rounding may take that; ``bounds.offset`` says what it
+A rule computes as if arithmetic were exact, and says how far rounding may take that; ``bounds._offset`` says what it
 costs, and subtracts it.
 """
 

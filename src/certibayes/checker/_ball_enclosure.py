@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from certibayes.checker.arithmetic import Array, Interval, Program, Weights
+from certibayes.checker._arithmetic import Array, Interval, Program, Weights
 from certibayes.networks import Node
 from certibayes.networks import operations as ops
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from certibayes.bounds.backward import Backward, Step, magnitude
+from certibayes.bounds._backward import Backward, Step, magnitude
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.sums import COEFFICIENT_UNITS, dot_magnitudes, sum_error
 from certibayes.regions import Box

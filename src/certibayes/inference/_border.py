@@ -13,7 +13,7 @@ from torch import Tensor
 
 from certibayes.bounds import rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
-from certibayes.inference.batches import Placement
+from certibayes.inference._batches import Placement
 from certibayes.likelihoods import Batch, Likelihood
 from certibayes.networks import Graph, Network
 from certibayes.networks.plain import require_plain

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from certibayes.certificates import Certificate
-from certibayes.checker.arithmetic import Array, Program
+from certibayes.checker._arithmetic import Array, Program
 
 FLOATS: dict[str, type[np.floating[Any]]] = {"float32": np.float32, "float64": np.float64}
 

@@ -25,7 +25,7 @@ from certibayes.bounds import Box
 from certibayes.bounds.ascent import Variables, climb
 from certibayes.bounds.linear import LinearFunction, concretize
 from certibayes.bounds.sums import dot
-from certibayes.certification.softmax import relative_error
+from certibayes.certification._softmax import relative_error
 
 STEPS = 60
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from certibayes.checker.arithmetic import LIMIT, Array, Interval, Program, Weights
-from certibayes.checker.ball_enclosure import Round, moved, within_ball
+from certibayes.checker._arithmetic import LIMIT, Array, Interval, Program, Weights
+from certibayes.checker._ball_enclosure import Round, moved, within_ball
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import INPUT, Graph, Node
 from certibayes.networks import operations as ops

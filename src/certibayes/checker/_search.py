@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from certibayes.checker.arithmetic import Array
-from certibayes.checker.balls import Balls
-from certibayes.checker.claim import FLOATS, Claim
+from certibayes.checker._arithmetic import Array
+from certibayes.checker._balls import Balls
+from certibayes.checker._claim import FLOATS, Claim
 from certibayes.prediction import Predictor
 
 
