@@ -57,9 +57,9 @@ def test_no_package_is_hidden_by_a_function_of_its_name():
 
 
 WORDS = re.compile(
-    r"""\b(centre|finalise|optimise|normalise|standardise|colour|behaviour|neighbour|inflation|whence
-    |further\ ado|in\ vain|doubt\w*|foreign|told|judge\w*|judging|travel\w*|arriv\w+|unpaid|paid|patience|vanish\w*|fallen|spread|planes
-    |close\ looks|closely|way\ back)\b""",
+    r"""\b(centre|finalise|optimise|normalise|standardise|colour|behaviour|neighbour|inflation|whence|further\ ado
+    |in\ vain|doubt\w*|foreign|told|judge\w*|judging|travel\w*|arriv\w+|unpaid|paid|patience|vanish\w*|fallen|spread
+    |planes|close\ looks|closely|way\ back)\b""",
     re.VERBOSE,
 )
 QUOTATIONS = {
