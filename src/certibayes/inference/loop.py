@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from certibayes.errors import Diverged, Interrupted, RunExists
 from certibayes.inference import checkpoint as checkpoints
 from certibayes.inference._batches import BatchSource
+from certibayes.inference._capture import CapturedUpdate
 from certibayes.inference._display import TrainingDisplay
 from certibayes.inference._interrupt import StopRequest
 from certibayes.inference._statistics import EXAMPLES, has_statistics, refresh_statistics
@@ -92,6 +93,10 @@ class Loop:
         self.losses: list[Tensor] = []
         self.info: Info = {}
         self.fixed_noise: Noise | None = None
+        self.ahead: list[Noise] = []
+        self.captured: CapturedUpdate | None = None
+        if self.device.type == "cuda" and not self.algorithm.full_batch:
+            self.captured = CapturedUpdate(self.algorithm, self.generators["algorithm"])
         self.saved = time.monotonic()
 
     def train(self, params: dict[str, Tensor], resume: bool, progress: bool | Report, title: str) -> None:
@@ -131,8 +136,9 @@ class Loop:
             self._step(batch)
             if len(self.losses) == FINITE_EVERY:
                 self._drain(display)
-            # An epoch's last step is followed by its figures; they belong into the same checkpoint.
-            if self.done.step % self.source.steps:
+            # An epoch's last step is followed by its figures; they belong into the same checkpoint. While noise was
+            # drawn ahead, its generator is further than the steps are.
+            if self.done.step % self.source.steps and not self.ahead:
                 self._pause(display, stop)
         self._drain(display)
         if has_statistics(self.target.graph) and not self.algorithm.full_batch:
@@ -160,15 +166,22 @@ class Loop:
     def _step(self, batch: Batch) -> None:
         fraction = self.done.step / self.total
         lr = torch.full_like(self.state.lr, self.algorithm.lr * self.schedule(fraction))
-        self.state, self.info = self.algorithm.update(
-            self.target, self.state._replace(lr=lr), batch, self._noise(fraction, batch), self.generators["algorithm"]
-        )
+        state, noise = self.state._replace(lr=lr), self._noise(fraction, batch)
+        if self.captured is not None:
+            self.state, self.info = self.captured(self.target, state, batch, noise)
+        else:
+            generator = self.generators["algorithm"]
+            self.state, self.info = self.algorithm.update(self.target, state, batch, noise, generator)
         self.done.step += 1
         if self.algorithm.collects(self.target, self.done.step):
             self.state = self.algorithm.collect(self.target, self.state)
         self.losses.append(self.info["loss"])
 
     def _noise(self, fraction: float, batch: Batch) -> Noise:
+        if self.device.type == "cuda" and not self.algorithm.full_batch:
+            if not self.ahead:
+                self.ahead = self._draw_ahead(batch)
+            return self.ahead.pop(0)
         if not self.algorithm.full_batch:
             return self.target.likelihood.draw(fraction, batch, self.generators["likelihood"])
         if self.fixed_noise is None:
@@ -176,6 +189,17 @@ class Loop:
             generator = torch.Generator().manual_seed(derived_seed(self.seed, "fixed noise"))
             self.fixed_noise = self.target.likelihood.draw(1.0, batch, generator)
         return self.fixed_noise
+
+    def _draw_ahead(self, batch: Batch) -> list[Noise]:
+        """Draw the noise of the next steps of this epoch and bring it to the GPU at once, which waits for each copy."""
+        left = self.source.steps - self.done.step % self.source.steps
+        here = Batch(*(torch.empty_like(tensor, device="cpu") for tensor in batch))
+        drawn = [
+            self.target.likelihood.draw((self.done.step + k) / self.total, here, self.generators["likelihood"])
+            for k in range(min(FINITE_EVERY, left))
+        ]
+        stacked = [torch.stack(parts).to(self.device) for parts in zip(*drawn, strict=True) if parts[0] is not None]
+        return [Noise(*parts) for parts in zip(*stacked, strict=True)]
 
     def _has_checkpoint(self) -> bool:
         return self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists()

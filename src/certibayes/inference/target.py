@@ -88,6 +88,10 @@ class Target:
         assert isinstance(value, Tensor)
         return value, gradient
 
+    def with_buffers(self, buffers: dict[str, Tensor]) -> Target:
+        """Return the same target with other buffers."""
+        return replace(self, buffers=buffers)
+
     def smoothed(self, tau: float) -> Target:
         """Return the same target with |w| smoothed in its bounds; see ``bounds.rounding.smoothed``."""
         return replace(self, likelihood=self.likelihood.smoothed(tau))
