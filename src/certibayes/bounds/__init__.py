@@ -1,7 +1,7 @@
 """One network, one box of inputs: bounds on its outputs."""
 
 from certibayes.bounds import rules as rules  # registers the rules of every layer
-from certibayes.bounds.interval import interval_bounds, interval_margins, worst_logits
+from certibayes.bounds.interval import interval_bounds, interval_margins, point_and_box, worst_logits
 from certibayes.bounds.linear import LinearBounder, LinearFunction, layer_boxes, linear_bounds, linear_margins
 from certibayes.bounds.registry import Rules, register, registered, rules_for
 from certibayes.bounds.relaxation import Relaxation
@@ -30,6 +30,7 @@ __all__ = [
     "linear_margins",
     "outward",
     "outward_box",
+    "point_and_box",
     "register",
     "registered",
     "rules",

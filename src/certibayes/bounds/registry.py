@@ -30,12 +30,15 @@ class Rules:
         linear: coefficients on the output in, coefficients on the inputs out; None for interval bounds only.
         reuses: whether the linear rule respects ``Step.owned`` and sets ``Backward.owned``; other rules are never given
             coefficients that they may overwrite, and theirs are never overwritten.
+        separable: whether the interval rule treats center and radius apart in ideal arithmetic, as affine layers do, so
+            that centers may come with more rows than radii; see ``point_and_box``.
     """
 
     interval: IntervalRule
     description: str = ""
     linear: LinearRule | None = None
     reuses: bool = False
+    separable: bool = False
 
 
 _rules: dict[type[Operation], Rules] = {}
@@ -47,9 +50,10 @@ def register(
     description: str = "",
     linear: LinearRule | None = None,
     reuses: bool = False,
+    separable: bool = False,
 ) -> None:
     """Give an operation its rules, see ``Rules``; a later registration of the same operation wins."""
-    _rules[operation] = Rules(interval, description, linear, reuses)
+    _rules[operation] = Rules(interval, description, linear, reuses, separable)
 
 
 def rules_for(operation: Operation) -> Rules:

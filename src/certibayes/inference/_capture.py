@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from certibayes.inference._flat import FlatTarget
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -59,20 +60,22 @@ class CapturedUpdate:
         return state, {**info, "loss": info["loss"].clone()}
 
     def _capture(self, target: Target, given: list[Tensor], structure: pytree.TreeSpec) -> None:
-        self.places = [value.clone() for value in given]
-        self.shapes = [value.shape for value in given]
-        state, batch, drawn, buffers = pytree.tree_unflatten(self.places, structure)
-        noise, fixed = Noise(*drawn), target.with_buffers(buffers)
+        state, batch, drawn, buffers = pytree.tree_unflatten([value.clone() for value in given], structure)
+        noise, fixed, inner = Noise(*drawn), target.with_buffers(buffers), state
+        if self.algorithm.elementwise:
+            flat = FlatTarget.of(fixed, self.algorithm.mean_params(state))
+            inner = flat.layout.joined(state)
+            # The same memory under the names that everyone else knows.
+            fixed, state = flat, flat.layout.named(inner)
         try:
-            self._warm_up(fixed, state, batch, noise)
+            self._warm_up(fixed, inner, batch, noise)
             graph = torch.cuda.CUDAGraph()
             graph.register_generator_state(self.generator)
             with torch.cuda.graph(graph):
-                after, info = self.algorithm.update(fixed, state, batch, noise, self.generator)
-                before = pytree.tree_leaves(state)
-                changed = [(b, a) for b, a in zip(before, pytree.tree_leaves(after), strict=True) if b is not a]
-                torch._foreach_copy_([b for b, _ in changed], [a for _, a in changed])
-            self.graph, self.result = graph, (state, info)
+                after, info = self.algorithm.update(fixed, inner, batch, noise, self.generator)
+                pairs = zip(pytree.tree_leaves(inner), pytree.tree_leaves(after), strict=True)
+                changed = [(old, new) for old, new in pairs if old is not new]
+                torch._foreach_copy_([old for old, _ in changed], [new for _, new in changed])
         except RuntimeError as error:
             self.possible = False
             name = type(self.algorithm).__name__
@@ -81,6 +84,10 @@ class CapturedUpdate:
                 f"longer ({str(error).splitlines()[0]}).",
                 stacklevel=2,
             )
+            return
+        self.graph, self.result = graph, (state, info)
+        self.places = pytree.tree_leaves((state, batch, drawn, buffers))
+        self.shapes = [place.shape for place in self.places]
 
     def _warm_up(self, target: Target, state: Any, batch: Batch, noise: Noise) -> None:
         """Make steps on a stream of their own, with random numbers of their own, and throw them away."""

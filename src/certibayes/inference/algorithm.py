@@ -62,6 +62,10 @@ class Algorithm(Generic[State]):
     """Temperature that is taken where none is given and the likelihood depends on bounds: 1, Bayes' rule, unless the
     method's weights then vary so much that nothing can be certified."""
 
+    elementwise: ClassVar[bool] = False
+    """Whether ``update`` treats every weight alike, whatever tensor it is in: then all of them may come as one vector,
+    under one name."""
+
     @property
     def burn_in_epochs(self) -> int:
         """Epochs that are made before those that were asked for, and of which nothing is kept."""

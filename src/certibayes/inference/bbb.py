@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,8 @@ class BBB(Algorithm[BBBState]):
         betas: decay of Adam's moments.
         initial_std: standard deviation to start from; small, since uncertain weights make every interval wide.
     """
+
+    elementwise: ClassVar[bool] = True
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)

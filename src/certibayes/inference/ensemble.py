@@ -45,6 +45,8 @@ class DeepEnsemble(Algorithm[EnsembleState]):
 
     temperature_in: ClassVar[str] = "nowhere"
 
+    elementwise: ClassVar[bool] = True
+
     lr: float = 0.003
     members: int = 5
     betas: tuple[float, float] = (0.9, 0.999)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +51,8 @@ class IVON(Algorithm[IVONState]):
         betas: decay of momentum and curvature; the estimate of the curvature is noisy, so the second is close to 1.
         initial_std: standard deviation to start from at temperature 1; at another it is sqrt(T) times that.
     """
+
+    elementwise: ClassVar[bool] = True
 
     lr: float = 0.8
     betas: tuple[float, float] = (0.9, 0.9998)

@@ -42,6 +42,7 @@ class MAP(Algorithm[MAPState]):
         betas: decay of the moments; SGD takes the first as momentum.
     """
 
+    elementwise: ClassVar[bool] = True
     temperature_in: ClassVar[str] = "nowhere"
 
     lr: float = 0.003

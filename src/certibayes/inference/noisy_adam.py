@@ -50,6 +50,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         initial_std: standard deviation to start from.
     """
 
+    elementwise: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.01
 
     lr: float = 0.003

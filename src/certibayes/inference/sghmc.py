@@ -56,6 +56,7 @@ class SGHMC(Algorithm[SGHMCState]):
         floor: smallest rate, relative to ``lr``, so that the end of a cycle still moves.
     """
 
+    elementwise: ClassVar[bool] = True
     constant_rate: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.1
 

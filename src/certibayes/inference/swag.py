@@ -49,6 +49,7 @@ class SWAG(Algorithm[SWAGState]):
         every: steps between collected iterates; None for one per epoch.
     """
 
+    elementwise: ClassVar[bool] = True
     constant_rate: ClassVar[bool] = True
     temperature_in: ClassVar[str] = "finalize"
 

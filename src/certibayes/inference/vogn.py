@@ -48,6 +48,7 @@ class VOGN(Algorithm[VOGNState]):
             sets the initial curvature, which is learned from then on.
     """
 
+    elementwise: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.01
 
     lr: float = 0.003

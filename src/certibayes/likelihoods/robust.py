@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from certibayes.bounds import IDEAL, Box
+from certibayes.bounds import IDEAL, Box, point_and_box
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods._settings import short_repr
@@ -69,6 +69,11 @@ class RobustLikelihood(Likelihood):
 
     def passes(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Outputs:
         """Make a clean pass, if radius 0 has any probability, and one pass of the adversary for each other radius."""
+        rounding = self.adversary.box_rounding
+        if rounding is not None and self.p_eps.clean > 0.0 and len(noise.radii) == 1:
+            box = self._region(batch.inputs, noise.radii[0]).ideal_box()
+            point, bounded = point_and_box(graph, params, batch.inputs, box, rounding)
+            return Outputs(point, [self.worst_in_box(bounded, batch.targets)])
         model = Model(graph, params)
         clean = model(batch.inputs) if self.p_eps.clean > 0.0 else None
         threats = [Threat(self._region(batch.inputs, radius), noise.starts) for radius in noise.radii]

@@ -122,11 +122,12 @@ def _error(magnitude: Tensor, terms: int, uses: int, step: Step) -> Tensor:
     return magnitude.mul_(relative).add_(2 * step.rounding.underflow)
 
 
-register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward, reuses=True)
+register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward, reuses=True, separable=True)
 register(
     ops.Conv2d,
     conv2d_interval,
     "nn.Conv2d, F.conv2d (zero padding, any stride, dilation, groups)",
     conv2d_backward,
     reuses=True,
+    separable=True,
 )

@@ -31,4 +31,5 @@ register(
     "nn.Flatten, nn.Unflatten, flatten, view, reshape, squeeze, unsqueeze",
     reshape_backward,
     reuses=True,
+    separable=True,
 )

@@ -1,0 +1,96 @@
+"""All weights in one vector, so that an elementwise rule takes one kernel and not one for each tensor.
+
+Algorithms are written for dictionaries of tensors. Those that treat every weight alike are as right for a dictionary
+with a single entry, the weights one after another; ``FlatTarget`` unpacks them again where the network needs them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from certibayes.inference.target import Target
+from certibayes.likelihoods import Batch, Gradients, Noise
+from certibayes.networks import Params
+
+FLAT = "weights"
+"""The one name in a dictionary of flat weights."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each tensor lies in the vector of all weights.
+
+    Attributes:
+        shapes: of the tensors, by name, in their order.
+    """
+
+    shapes: dict[str, torch.Size]
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.shapes.items()))
+
+    def join(self, named: Params) -> Tensor:
+        """Return tensors (..., *shape) as one of shape (..., P), with the same leading dimensions."""
+        return torch.cat([named[name].flatten(-len(s)) if s else named[name][..., None] for name, s in self._items], -1)
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return the tensors (..., *shape) in a vector (..., P), without copying."""
+        parts = torch.split(flat, [math.prod(shape) for shape in self.shapes.values()], -1)
+        return {
+            name: part.unflatten(-1, s) if s else part[..., 0]
+            for (name, s), part in zip(self._items, parts, strict=True)
+        }
+
+    def joined(self, tree: Any) -> Any:
+        """Return a state with every dictionary of named tensors in it joined."""
+        return self._mapped(tree, lambda named: {FLAT: self.join(named)}, self.shapes.keys())
+
+    def named(self, tree: Any) -> Any:
+        """Return a state with every joined dictionary in it split, without copying."""
+        return self._mapped(tree, lambda flat: self.split(flat[FLAT]), {FLAT})
+
+    @property
+    def _items(self) -> list[tuple[str, torch.Size]]:
+        return list(self.shapes.items())
+
+    @staticmethod
+    def _mapped(tree: Any, change: Callable[[Any], Any], names: Any) -> Any:
+        def known(node: Any) -> bool:
+            return isinstance(node, dict) and node.keys() == names
+
+        return pytree.tree_map(lambda node: change(node) if known(node) else node, tree, is_leaf=known)
+
+
+@dataclass(frozen=True)
+class FlatTarget(Target):
+    """A target whose parameters are given as {FLAT: vector}.
+
+    Attributes:
+        layout: of the named parameters.
+    """
+
+    layout: Layout = Layout({})
+
+    @classmethod
+    def of(cls, target: Target, params: Params) -> FlatTarget:
+        """Make a target of flat parameters that is the same function of them."""
+        layout = Layout({name: p.shape for name, p in params.items()})
+        precision = {name: target.precision[name].expand(p.shape) for name, p in params.items()}
+        fields = {**vars(target), "precision": {FLAT: layout.join(precision)}, "layout": layout}
+        return cls(**fields)
+
+    def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
+        """See the base class."""
+        return super().log_likelihood(self.layout.split(params[FLAT]), batch, noise)
+
+    def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
+        """See the base class."""
+        values, gradient, squares = super().gradients(self.layout.split(params[FLAT]), batch, noise)
+        return Gradients(values, {FLAT: self.layout.join(gradient)}, {FLAT: self.layout.join(squares)})
