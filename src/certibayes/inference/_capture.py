@@ -43,6 +43,7 @@ class CapturedUpdate:
         self.places: list[Tensor] = []
         self.shapes: list[torch.Size] = []
         self.result: tuple[Any, Info] = ((), {})
+        self.recorded: tuple[Any, ...] = ()
 
     def __call__(self, target: Target, state: Any, batch: Batch, noise: Noise) -> tuple[Any, Info]:
         """Make one step, as ``algorithm.update`` does."""
@@ -85,6 +86,8 @@ class CapturedUpdate:
                 stacklevel=2,
             )
             return
+        # The graph reads this memory at every replay, and does not keep it from being given to others.
+        self.recorded = fixed, inner
         self.graph, self.result = graph, (state, info)
         self.places = pytree.tree_leaves((state, batch, drawn, buffers))
         self.shapes = [place.shape for place in self.places]
