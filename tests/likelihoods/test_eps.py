@@ -74,7 +74,9 @@ class TestEps:
         with pytest.raises(InvalidInput, match=r"pass an instance: Rayleigh.for_radius\(0.1\)"):
             robust(p_eps=cb.Rayleigh)
 
-    @pytest.mark.parametrize("odd", ["two-point", cb.LinearRamp(), halved, [0.1], cb.IBP], ids=lambda odd: type(odd).__name__)
+    @pytest.mark.parametrize(
+        "odd", ["two-point", cb.LinearRamp(), halved, [0.1], cb.IBP], ids=lambda odd: type(odd).__name__
+    )
     def test_anything_else_in_its_place(self, robust, odd):
         with pytest.raises(InvalidInput, match=r"p_eps must be a distribution of radii, such as TwoPoint\(eta=0.11\)"):
             robust(p_eps=odd)

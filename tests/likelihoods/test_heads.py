@@ -57,6 +57,11 @@ def same(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
+def log_weights_of(lam):
+    """Of radius 0 and of another, where they have any probability."""
+    return torch.tensor([weight for weight in (lam, 1 - lam) if weight > 0], dtype=torch.float64).log()
+
+
 def test_the_standard_head():
     clean = outputs(0)
     same(cb.Categorical().log_p(clean, (), labels(), NOTHING), log_mixture([(1.0, clean)], labels()))
@@ -66,7 +71,7 @@ def test_the_standard_head():
 def test_the_robust_head_mixes_probabilities_at_two_points(lam):
     clean, worst = outputs(0), outputs(1)
     found = cb.RobustCategorical(cb.TwoPoint(0.1, lam)).log_p(
-        clean if lam > 0 else None, [worst], labels(), torch.tensor([1 - lam], dtype=torch.float64).log()
+        clean if lam > 0 else None, [worst], labels(), log_weights_of(lam)
     )
     same(found, log_mixture([(lam, clean), (1 - lam, worst)], labels()))
 
@@ -82,15 +87,13 @@ def test_the_robust_head_mixes_probabilities_of_many_radii():
 def test_the_robust_head_without_a_radius_is_the_standard_one():
     clean = outputs(0)
     for p_eps in (cb.TwoPoint(0.0), cb.TwoPoint(0.1, lam=1.0)):
-        found = cb.RobustCategorical(p_eps).log_p(clean, [], labels(), NOTHING)
+        found = cb.RobustCategorical(p_eps).log_p(clean, [], labels(), log_weights_of(1.0))
         assert torch.equal(found, cb.Categorical().log_p(clean, (), labels(), NOTHING))
 
 
 def test_a_head_withstands_logits_whose_softmax_underflows():
     clean, worst = outputs(0, 1e4), outputs(1, 1e4)
-    found = cb.RobustCategorical(cb.TwoPoint(0.1, 0.25)).log_p(
-        clean, [worst], labels(), torch.tensor([math.log(0.75)], dtype=torch.float64)
-    )
+    found = cb.RobustCategorical(cb.TwoPoint(0.1, 0.25)).log_p(clean, [worst], labels(), log_weights_of(0.25))
     terms = [torch.log_softmax(z, -1)[torch.arange(SIZE), labels()] for z in (clean, worst)]
     assert torch.isfinite(found).all()
     same(found, torch.logaddexp(terms[0] + math.log(0.25), terms[1] + math.log(0.75)))
@@ -102,7 +105,7 @@ def test_the_gaussian_head_averages_extremes(lam, std):
     clean, center, radius, targets = outputs(0), outputs(1), outputs(2).abs(), outputs(3)
     lower, upper = center - radius, center + radius
     found = cb.RobustGaussian(std, cb.TwoPoint(0.1, lam)).log_p(
-        clean if lam > 0 else None, [(lower, upper)], targets, torch.tensor([1 - lam], dtype=torch.float64).log()
+        clean if lam > 0 else None, [(lower, upper)], targets, log_weights_of(lam)
     )
     same(found, gaussian([(lam, clean, clean), (1 - lam, lower, upper)], targets, std))
 

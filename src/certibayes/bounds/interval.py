@@ -54,20 +54,20 @@ def point_and_box(graph: Graph, params: Params, x: Tensor, box: Box, rounding: R
         box: B boxes of inputs, without balls.
         rounding: ideal, or smoothed.
     """
-    size = len(x)
 
     def rule(node: Node, values: tuple[Box, ...]) -> Box:
         # Centers hold the points first, (2B, ...); radii are those of the boxes, (B, ...).
         weights, rules = node.weights(params), rules_for(node.operation)
         if rules.separable:
             return rules.interval(node.operation, weights, values, rounding)
-        point = node.operation.evaluate(weights, *(value.center[:size] for value in values))
-        boxes = tuple(Box(value.center[size:], value.radius) for value in values)
+        points, centers = zip(*(value.center.chunk(2) for value in values), strict=True)
+        boxes = tuple(Box(center, value.radius) for center, value in zip(centers, values, strict=True))
         output = rules.interval(node.operation, weights, boxes, rounding)
-        return Box(torch.cat([point, output.center]), output.radius)
+        return Box(torch.cat([node.operation.evaluate(weights, *points), output.center]), output.radius)
 
     both = graph.fold(Box(torch.cat([x, box.center]), box.radius), rule)
-    return both.center[:size], Box(both.center[size:], both.radius)
+    point, center = both.center.chunk(2)
+    return point, Box(center, both.radius)
 
 
 def worst_logits(box: Box, labels: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def worst_logits(box: Box, labels: Tensor) -> Tensor:
     """
     # Not one_hot, which fails under vmap(grad(...)).
     is_label = labels[:, None] == torch.arange(box.center.shape[-1], device=labels.device)
-    return torch.where(is_label, box.lower, box.upper)
+    return torch.addcmul(box.center, box.radius, torch.where(is_label, -1.0, 1.0).to(box.radius))
 
 
 def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rounding: Rounding = IDEAL) -> Tensor:

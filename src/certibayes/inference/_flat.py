@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -83,8 +83,8 @@ class FlatTarget(Target):
         """Make a target of flat parameters that is the same function of them."""
         layout = Layout({name: p.shape for name, p in params.items()})
         precision = {name: target.precision[name].expand(p.shape) for name, p in params.items()}
-        fields = {**vars(target), "precision": {FLAT: layout.join(precision)}, "layout": layout}
-        return cls(**fields)
+        same = {field.name: getattr(target, field.name) for field in fields(Target)}
+        return cls(**{**same, "precision": {FLAT: layout.join(precision)}, "layout": layout})
 
     def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
         """See the base class."""

@@ -79,7 +79,7 @@ class BBB(Algorithm[BBBState]):
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         mean_gradient, rho_gradient = {}, {}
         for name, g in gradient.items():
-            prior = target.precision[name] / target.data_size
+            prior = target.prior[name]
             mean_gradient[name] = g + prior * state.mean[name]
             # d/ds of the likelihood, of δ/2 s², and of the entropy log s; then the chain rule through softplus.
             entropy = (target.temperature / target.data_size) / std[name]

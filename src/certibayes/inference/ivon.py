@@ -83,7 +83,7 @@ class IVON(Algorithm[IVONState]):
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         mean, momentum, hessian = {}, {}, {}
         for name, m in state.mean.items():
-            g, h, prior = gradient[name], state.hessian[name], target.precision[name] / target.data_size
+            g, h, prior = gradient[name], state.hessian[name], target.prior[name]
             # g ε / s with ε = (w - m) / s.
             estimate = (sample[name] - m).mul_(g).div_(std[name].square_())
             correction = (h - estimate).square_().div_(h + prior).mul_(0.5 * (1 - beta2) ** 2)

@@ -67,8 +67,7 @@ class MAP(Algorithm[MAPState]):
     ) -> tuple[MAPState, Info]:
         """Make one step of Adam or SGD on the mean loss."""
         loss, gradient = target.mean_loss_and_gradient(state.params, batch, noise)
-        for name, precision in target.precision.items():
-            gradient[name] = gradient[name] + precision / target.data_size * state.params[name]
+        gradient = {name: torch.addcmul(g, state.params[name], target.prior[name]) for name, g in gradient.items()}
         step = state.step + 1
         if self.optimizer == "adam":
             params, moments = adam_step(state.params, gradient, state.moments, step, state.lr, self.betas)

@@ -80,7 +80,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         mean, momentum, fisher = {}, {}, {}
         for name, m in state.mean.items():
-            g, prior = gradient[name], target.precision[name] / target.data_size
+            g, prior = gradient[name], target.prior[name]
             scaled = g.square().mul_(len(batch.inputs))
             fisher[name] = torch.lerp(scaled, state.fisher[name], beta2)
             momentum[name] = torch.lerp(torch.addcmul(g, sample[name], prior), state.momentum[name], beta1)

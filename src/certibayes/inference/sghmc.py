@@ -109,7 +109,7 @@ class SGHMC(Algorithm[SGHMCState]):
         size = rate.sqrt()
         params, momentum = {}, {}
         for name, w in state.params.items():
-            slope = torch.addcmul(gradient[name], w, target.precision[name] / target.data_size)
+            slope = torch.addcmul(gradient[name], w, target.prior[name])
             normal = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
             momentum[name] = normal.mul_(noise_std).add_(state.momentum[name], alpha=1.0 - self.friction)
             momentum[name].sub_(slope.mul_(size))

@@ -94,7 +94,7 @@ class SWAG(Algorithm[SWAGState]):
         step = state.step + 1
         params, velocity = {}, {}
         for name, p in state.params.items():
-            slope = torch.addcmul(gradient[name], p, target.precision[name] / target.data_size)
+            slope = torch.addcmul(gradient[name], p, target.prior[name])
             velocity[name] = slope.add_(state.velocity[name], alpha=self.momentum)
             params[name] = p - state.lr * velocity[name]
         return state._replace(params=params, velocity=velocity, step=step), {"loss": loss}

@@ -6,6 +6,7 @@ log p(w | D) = 1/T ( sum_i log p(y_i | x_i, w) + log p(w) ) + constant
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -37,6 +38,11 @@ class Target:
     temperature: float = 1.0
     epoch_steps: int = 1
     total_steps: int = 1
+
+    @cached_property
+    def prior(self) -> dict[str, Tensor]:
+        """The prior's precision per example, by parameter: what a step on the mean loss adds for each weight."""
+        return {name: precision / self.data_size for name, precision in self.precision.items()}
 
     def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
         """Return log p(y | x, w) for each example, (B,)."""

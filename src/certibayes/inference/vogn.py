@@ -78,7 +78,7 @@ class VOGN(Algorithm[VOGNState]):
         size = len(batch.inputs)
         mean, momentum, curvature = {}, {}, {}
         for name, m in state.mean.items():
-            prior = target.precision[name] / target.data_size
+            prior = target.prior[name]
             # Gradients are of the log-likelihood; the loss is its negative.
             loss_gradient = (m * prior).sub_(gradient[name], alpha=1 / size)
             momentum[name] = torch.lerp(loss_gradient, state.momentum[name], beta1)

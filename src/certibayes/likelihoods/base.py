@@ -28,7 +28,8 @@ class Noise(NamedTuple):
 
     Attributes:
         radii: (K,), scaled by the ramp.
-        log_weights: (K,).
+        log_weights: logarithms of the probabilities of the radii, (K,); where radius 0 has one too, it comes first,
+            (1 + K,). Tensors, so that a captured step can be replayed with others.
         starts: where an attack starts, in [-1, 1] of the ball's radius, (B, ...); None without an attack.
     """
 
@@ -120,7 +121,7 @@ class Likelihood:
             clean: see ``Outputs``.
             worst: see ``Outputs``.
             targets: labels (B,) or regression targets (B, outputs).
-            log_weights: logarithms of the weights of the K radii, (K,).
+            log_weights: logarithms of their probabilities, that of the clean outputs first.
         """
         raise NotImplementedError
 

@@ -6,6 +6,7 @@ adversary; the head of each likelihood says what becomes of their outputs.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Self
@@ -61,11 +62,14 @@ class RobustLikelihood(Likelihood):
         """Draw radii at this point of the ramp and, where an attack needs them, its starts."""
         nodes = self.p_eps.nodes(generator)
         scale = 1.0 if self.ramp is None else self.ramp(progress)
+        log_weights = nodes.log_weights
+        if self.p_eps.clean > 0.0:
+            log_weights = torch.cat([log_weights.new_tensor([math.log(self.p_eps.clean)]), log_weights])
         starts = None
         if self.adversary.needs_starts:
             # Drawn on the CPU, so that a run gives the same numbers on every device.
             starts = torch.rand(batch.inputs.shape, generator=generator).mul_(2).sub_(1).to(batch.inputs)
-        return Noise((nodes.radii * scale).to(batch.inputs), nodes.log_weights.to(batch.inputs), starts)
+        return Noise((nodes.radii * scale).to(batch.inputs), log_weights.to(batch.inputs), starts)
 
     def passes(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Outputs:
         """Make a clean pass, if radius 0 has any probability, and one pass of the adversary for each other radius."""

@@ -7,7 +7,6 @@ With IBP as the adversary the minimum is replaced by a lower bound, and so is th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -80,12 +79,12 @@ class RobustCategorical(RobustLikelihood):
 
     def log_p(self, clean: Tensor | None, worst: Sequence[Tensor], targets: Tensor, log_weights: Tensor) -> Tensor:
         """Return log(clean mass * p_clean + sum over k of weight_k * p_worst_k), (B,)."""
-        terms = []
-        if clean is not None:
-            terms.append(label_log_probability(clean, targets) + math.log(self.p_eps.clean))
-        for logits, log_weight in zip(worst, log_weights, strict=True):
-            terms.append(label_log_probability(logits, targets) + log_weight)
-        return terms[0] if len(terms) == 1 else torch.logsumexp(torch.stack(terms), 0)
+        logits = [*worst] if clean is None else [clean, *worst]
+        if len(logits) == 1:
+            return label_log_probability(logits[0], targets) + log_weights[0]
+        # All softmaxes at once: few large operations take less time than many small ones.
+        terms = label_log_probability(torch.cat(logits), targets.repeat(len(logits)))
+        return torch.logsumexp(terms.view(len(logits), -1) + log_weights[:, None], 0)
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """See the base class."""

@@ -91,10 +91,10 @@ class RobustGaussian(RobustLikelihood):
 
     def log_p(self, clean: Tensor | None, worst: Sequence[Extremes], targets: Tensor, log_weights: Tensor) -> Tensor:
         """Average the extremes over p_eps, and return the log density of the larger residual, (B,)."""
-        lower = upper = torch.zeros_like(targets) if clean is None else self.p_eps.clean * clean
-        for (low, high), log_weight in zip(worst, log_weights, strict=True):
-            weight = log_weight.exp()
-            lower, upper = lower + weight * low, upper + weight * high
+        ends = list(worst) if clean is None else [(clean, clean), *worst]
+        weights = log_weights.exp()
+        lower = torch.stack([weight * low for weight, (low, _) in zip(weights, ends, strict=True)]).sum(0)
+        upper = torch.stack([weight * high for weight, (_, high) in zip(weights, ends, strict=True)]).sum(0)
         squared = torch.maximum((upper - targets).square(), (lower - targets).square())
         constant = math.log(2 * math.pi * self.noise_std**2)
         return (-0.5 * (squared / self.noise_std**2 + constant)).sum(-1)
