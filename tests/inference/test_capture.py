@@ -1,0 +1,117 @@
+"""Steps as CUDA graphs: the same posteriors as without, again and again, and after a resume. Needs a GPU."""
+
+import pytest
+import torch
+
+import certibayes as cb
+from certibayes.inference import _capture, loop
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+ALGORITHMS = {
+    "map": cb.MAP(),
+    "swag": cb.SWAG(start=0.2, every=3),
+    "vogn": cb.VOGN(),
+    "bbb": cb.BBB(),
+    "ensemble": cb.DeepEnsemble(members=2),
+}
+DETERMINISTIC = ("map", "swag")
+"""Their steps draw nothing; one vector of all weights draws its normal numbers in another order than tensors apart."""
+
+
+class Uncaptured:
+    def __init__(self, algorithm, generator):
+        self.algorithm, self.generator = algorithm, generator
+
+    def __call__(self, target, state, batch, noise):
+        return self.algorithm.update(target, state, batch, noise, self.generator)
+
+
+def data(dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(320, 1, 8, 8, generator=generator, dtype=dtype)
+    return x, torch.randint(0, 4, (320,), generator=generator)
+
+
+def fitted(name, dtype=torch.float64, net=None, **settings):
+    net = cb.networks.mlp(64, [16], 4, seed=0) if net is None else net
+    settings = {"epochs": 2, "batch_size": 32, "likelihood": cb.RobustCategorical(eps=0.05), **settings}
+    return cb.fit(net.to("cuda", dtype), data(dtype), algorithm=ALGORITHMS[name], seed=0, progress=False, **settings)
+
+
+def assert_same(one, another, rtol=0.0):
+    for key, tensor in one.tensors().items():
+        torch.testing.assert_close(tensor, another.tensors()[key], rtol=rtol, atol=0.0)
+
+
+@pytest.mark.parametrize("adversary", [cb.IBP(), cb.IBP(margins=True), cb.PGD(steps=2)], ids=repr)
+@pytest.mark.parametrize("name", DETERMINISTIC)
+def test_the_captured_path_agrees_with_the_uncaptured_one(name, adversary, monkeypatch):
+    likelihood = cb.RobustCategorical(eps=0.05, adversary=adversary)
+    for dtype, rtol in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+        captured = fitted(name, dtype, likelihood=likelihood)
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "CapturedUpdate", Uncaptured)
+            assert_same(captured, fitted(name, dtype, likelihood=likelihood), rtol)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_same_seed_gives_the_same_bits(name):
+    assert_same(fitted(name), fitted(name))
+
+
+def test_statistics_of_batch_norm_follow_the_data(monkeypatch):
+    def net():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4)
+        )
+
+    captured = fitted("map", net=net())
+    monkeypatch.setattr(loop, "CapturedUpdate", Uncaptured)
+    apart = fitted("map", net=net())
+    assert_same(captured, apart, 1e-10)
+    for key, tensor in captured.buffers.items():
+        torch.testing.assert_close(tensor, apart.buffers[key])
+
+
+@pytest.mark.parametrize("name", ["map", "swag", "vogn"])
+def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
+    whole = fitted(name, epochs=4)
+
+    def stop(record):
+        if record["epoch"] == 2:
+            raise RuntimeError("stopped here")
+
+    with pytest.raises(RuntimeError, match="stopped here"):
+        fitted(name, epochs=4, checkpoint=tmp_path, checkpoint_every=0.0, callbacks=[stop])
+    assert_same(fitted(name, epochs=4, checkpoint=tmp_path, resume=True), whole)
+
+
+def test_a_step_that_cannot_be_captured_is_made_all_the_same(monkeypatch):
+    class Looks(cb.MAP):
+        """Reads its loss on the host, which a graph cannot."""
+
+        def update(self, target, state, batch, noise, generator):
+            state, info = super().update(target, state, batch, noise, generator)
+            assert float(info["loss"]) > 0
+            return state, info
+
+    monkeypatch.setitem(ALGORITHMS, "looks", Looks())
+    with pytest.warns(UserWarning, match="a step of Looks cannot be captured into a CUDA graph"):
+        found = fitted("looks")
+    assert_same(found, fitted("map"), 1e-10)
+
+
+def test_the_graph_is_replayed(monkeypatch):
+    replays = []
+    real = _capture.CapturedUpdate.__call__
+
+    def counted(self, *given):
+        result = real(self, *given)
+        replays.append(self.graph is not None)
+        return result
+
+    monkeypatch.setattr(_capture.CapturedUpdate, "__call__", counted)
+    fitted("map")
+    assert len(replays) == 20 and all(replays)
