@@ -43,15 +43,15 @@ def test_the_library_works_without_them(tmp_path):
         import certibayes as cb
 
         x, y = (part[:200] for part in cb.data.load("digits").train)
-        likelihood = cb.RobustCategorical(cb.TwoPoint.for_radius(0.02))
+        likelihood = cb.RobustCategorical(eps=0.02)
         posterior = cb.fit(
             cb.networks.mlp(784, [8], 10), (x, y), algorithm=cb.VOGN(), likelihood=likelihood, epochs=2, progress=False
         )
         posterior.save({str(tmp_path / "run")!r})
         loaded = cb.load({str(tmp_path / "run")!r}).predictor(3)
-        result = cb.certify(loaded, x[:5], y[:5], eps=0.01, domain=(0.0, 1.0))
+        result = cb.certify(loaded, x[:5], y[:5], eps=0.01)
         result.save({str(tmp_path / "certificate.json")!r})
-        attacked = cb.attack(loaded, x[:5], y[:5], eps=0.01, domain=(0.0, 1.0))
+        attacked = cb.attack(loaded, x[:5], y[:5], eps=0.01)
         same = loaded.digest == posterior.predictor(3).digest
         below = result.certified_fraction <= attacked.robust_accuracy
         print(json.dumps([same, below, len(cb.uncertainty(loaded, x[:5]))]))

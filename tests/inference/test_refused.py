@@ -191,7 +191,7 @@ class TestWordsForSlips:
         ids=["softmax", "log softmax", "function", "method"],
     )
     def test_a_softmax_at_the_end(self, net):
-        words = ("the network ends in", "the likelihood applies the softmax itself", "net[:-1]")
+        words = ("the network ends in", "the likelihood and the predictor apply it", "net[:-1]")
         self.refuse(*words, error=UnsupportedLayer, net=net)
 
     def test_a_softmax_in_the_middle_is_a_layer_without_rules(self):
@@ -244,7 +244,7 @@ class TestWordsForSlips:
 
     @pytest.mark.parametrize("likelihood", ["ibp", "pgd", "crown-ibp"])
     def test_a_robust_likelihood_by_name_needs_a_radius(self, likelihood):
-        self.refuse("RobustCategorical(eps=0.1)", likelihood=likelihood)
+        self.refuse("cb.RobustCategorical(eps=0.1", likelihood=likelihood)
 
     def test_a_likelihood_of_no_such_name(self):
         self.refuse("crown-ibp", likelihood="crown_ipb")

@@ -102,7 +102,7 @@ def radius_for(case: OpenedRun, eps: float | None, norm: str) -> Radius:
 
 def _domain(predictor: Predictor, loaded: data.DataSet, named: bool) -> Domain:
     """Return the domain of a data set that was named, else the predictor's own, where it knows one."""
-    own: Domain = getattr(predictor, "domain", None)
+    own = predictor.domain
     if own is None or domain_to_json(own) == domain_to_json(loaded.domain):
         return loaded.domain
     if not named:

@@ -9,29 +9,16 @@ from typing import Any
 
 from torch import nn
 
-from certibayes.data import DataSet
+from certibayes.data import DataSet, is_regression
 from certibayes.errors import InvalidInput
 from certibayes.experiments.settings import Setting, settings_of
-from certibayes.inference import (
-    BBB,
-    HMC,
-    IVON,
-    MAP,
-    SGHMC,
-    SWAG,
-    VOGN,
-    Algorithm,
-    DeepEnsemble,
-    GaussianPrior,
-    Laplace,
-    NoisyAdam,
-    Schedule,
-)
+from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
 from certibayes.inference.fit import HELD_OUT
 from certibayes.inference.temperature import default_temperature
 from certibayes.likelihoods import (
     CROWNIBP,
     IBP,
+    LIKELIHOODS,
     PGD,
     Adversary,
     Categorical,
@@ -45,26 +32,11 @@ from certibayes.likelihoods import (
     TwoPoint,
 )
 from certibayes.networks import BY_NAME, build
-from certibayes.regions import Domain, require_radius
+from certibayes.regions import require_radius, require_radius_within
 from certibayes.support.names import nearest, unknown_name
 
-ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
-    "map": MAP,
-    "swag": SWAG,
-    "noisy-adam": NoisyAdam,
-    "vogn": VOGN,
-    "bbb": BBB,
-    "hmc": HMC,
-    "ivon": IVON,
-    "sghmc": SGHMC,
-    "laplace": Laplace,
-    "ensemble": DeepEnsemble,
-}
-LIKELIHOODS = ("standard", "ibp", "crown-ibp", "pgd")
 BOUNDED = ("ibp", "crown-ibp")
 """Those that take the worst case from bounds."""
-REGRESSIONS = ("diabetes",)
-"""Data sets with targets instead of classes."""
 
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
@@ -90,18 +62,6 @@ CHOICES: dict[str, Collection[str]] = {
 def hyperparameters(algorithm: str) -> dict[str, Setting]:
     """Return the hyperparameters of an algorithm by name, without the learning rate, which every algorithm has."""
     return {name: setting for name, setting in settings_of(ALGORITHMS[algorithm]).items() if name != "lr"}
-
-
-def _require_inside(eps: float, domain: Domain) -> None:
-    """Raise if the radius exceeds the width of the domain: someone has probably counted pixels from 0 to 255."""
-    if domain is None:
-        return
-    low, high = (float(end) for end in domain)
-    if eps > high - low:
-        raise InvalidInput(
-            f"eps is {eps:g}, but inputs only run from {low:g} to {high:g}: all of them lie within this radius of each "
-            "other. Radii are in the units of the inputs; 8 of 255 gray levels are 8/255."
-        )
 
 
 @dataclass(frozen=True)
@@ -263,7 +223,7 @@ class TrainSpec:
         """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
         radius = self.make_radius()
         if self.likelihood != "standard":
-            _require_inside(self.eps, data.domain)
+            require_radius_within(data.domain, self.eps)
         adversaries: dict[str, Adversary] = {"pgd": PGD(), "crown-ibp": CROWNIBP()}
         adversary = adversaries.get(self.likelihood, IBP(self.margins))
         fraction = self.resolved().ramp
@@ -281,7 +241,7 @@ class TrainSpec:
 
     def default_temperature(self) -> float:
         """Return the temperature that is taken where none is given."""
-        bounded = self.likelihood in BOUNDED and self.dataset not in REGRESSIONS and self.make_radius().clean < 1.0
+        bounded = self.likelihood in BOUNDED and not is_regression(self.dataset) and self.make_radius().clean < 1.0
         return default_temperature(self.make_algorithm(), bounded)
 
     def make_prior(self) -> GaussianPrior:
