@@ -5,7 +5,7 @@ a bound that no attack can cross. See Wicker et al., "Bayesian Inference with Ce
 Robustness", AISTATS 2021.
 """
 
-from certibayes import bounds, data, networks, regions
+from certibayes import attacks, bounds, data, evaluation, networks, regions
 from certibayes._version import __version__
 from certibayes.attacks import Attacked, attack
 from certibayes.bounds import Support, supports
@@ -121,6 +121,7 @@ __all__ = [
     "__version__",
     "assess",
     "attack",
+    "attacks",
     "bounds",
     "certified_radius",
     "certify",
@@ -130,6 +131,7 @@ __all__ = [
     "data",
     "diagnose",
     "entropy_bounds",
+    "evaluation",
     "fit",
     "load",
     "load_certificate",
