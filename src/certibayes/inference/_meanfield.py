@@ -16,8 +16,9 @@ from certibayes.networks import Params
 
 def standard_deviations(target: Target, curvature: Params) -> dict[str, Tensor]:
     """Return the standard deviation of every parameter."""
+    scale = target.data_size / target.temperature
     return {
-        name: ((target.data_size * h + target.precision[name]) / target.temperature).rsqrt_()
+        name: torch.add(target.precision[name] / target.temperature, h, alpha=scale).rsqrt_()
         for name, h in curvature.items()
     }
 

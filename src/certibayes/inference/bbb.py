@@ -80,7 +80,7 @@ class BBB(Algorithm[BBBState]):
         mean_gradient, rho_gradient = {}, {}
         for name, g in gradient.items():
             prior = target.prior[name]
-            mean_gradient[name] = g + prior * state.mean[name]
+            mean_gradient[name] = torch.addcmul(g, state.mean[name], prior)
             # d/ds of the likelihood, of δ/2 s², and of the entropy log s; then the chain rule through softplus.
             entropy = (target.temperature / target.data_size) / std[name]
             std_gradient = normal[name].mul_(g).addcmul_(std[name], prior).sub_(entropy)

@@ -78,14 +78,13 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         step = state.step + 1
         sample = sample_weights(state.mean, standard_deviations(target, state.fisher), generator)
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
+        rate = state.lr / (1 - beta1**step)
         mean, momentum, fisher = {}, {}, {}
         for name, m in state.mean.items():
             g, prior = gradient[name], target.prior[name]
-            scaled = g.square().mul_(len(batch.inputs))
-            fisher[name] = torch.lerp(scaled, state.fisher[name], beta2)
+            fisher[name] = (state.fisher[name] * beta2).addcmul_(g, g, value=(1 - beta2) * len(batch.inputs))
             momentum[name] = torch.lerp(torch.addcmul(g, sample[name], prior), state.momentum[name], beta1)
-            direction = momentum[name] / (fisher[name] + (prior + self.damping))
-            mean[name] = m - direction.mul_(state.lr / (1 - beta1**step))
+            mean[name] = torch.addcdiv(m, momentum[name] * rate, fisher[name] + (prior + self.damping), value=-1)
         return NoisyAdamState(mean, momentum, fisher, step, state.lr), {"loss": loss}
 
     def mean_params(self, state: NoisyAdamState) -> dict[str, Tensor]:

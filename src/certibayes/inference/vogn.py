@@ -76,15 +76,15 @@ class VOGN(Algorithm[VOGNState]):
         sample = sample_weights(state.mean, standard_deviations(target, state.curvature), generator)
         values, gradient, squares = target.gradients(sample, batch, noise)
         size = len(batch.inputs)
+        rate = state.lr / (1 - beta1**step)
         mean, momentum, curvature = {}, {}, {}
         for name, m in state.mean.items():
             prior = target.prior[name]
             # Gradients are of the log-likelihood; the loss is its negative.
             loss_gradient = (m * prior).sub_(gradient[name], alpha=1 / size)
             momentum[name] = torch.lerp(loss_gradient, state.momentum[name], beta1)
-            curvature[name] = torch.lerp(squares[name] / size, state.curvature[name], beta2)
-            direction = momentum[name] / (curvature[name] + prior)
-            mean[name] = m - direction.mul_(state.lr / (1 - beta1**step))
+            curvature[name] = (state.curvature[name] * beta2).add_(squares[name], alpha=(1 - beta2) / size)
+            mean[name] = torch.addcdiv(m, momentum[name] * rate, curvature[name] + prior, value=-1)
         return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean()}
 
     def mean_params(self, state: VOGNState) -> dict[str, Tensor]:

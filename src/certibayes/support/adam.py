@@ -44,13 +44,15 @@ def adam_step(
 ) -> tuple[dict[str, Tensor], Moments]:
     """Make the step number ``step`` (counted from 1) and return new parameters and moments."""
     beta1, beta2 = betas
-    rate, root = lr / (1 - beta1**step), torch.sqrt(1 - beta2**step)
+    rate, inverse_root = lr / (1 - beta1**step), torch.rsqrt(1 - beta2**step)
+    smallest = torch.full_like(rate, EPS)
     moved, first, second = {}, {}, {}
     for name, g in gradient.items():
         first[name] = torch.lerp(g, moments.first[name], beta1)
         second[name] = (moments.second[name] * beta2).addcmul_(g, g, value=1 - beta2)
-        denominator = second[name].sqrt().div_(root).add_(EPS)
-        moved[name] = params[name] - (first[name] / denominator).mul_(rate)
+        # As few passes over memory as there are: a step of a small network takes no longer than these.
+        denominator = torch.addcmul(smallest, second[name].sqrt(), inverse_root)
+        moved[name] = torch.addcdiv(params[name], first[name] * rate, denominator, value=-1)
     return moved, Moments(first, second)
 
 
