@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.errors import UnsupportedLayer
+from certibayes.networks import _patches
 
 Weights = dict[str, Tensor]
 """Tensors of one node by role."""
@@ -63,6 +64,11 @@ class Linear(Operation):
         return functional.linear(inputs[0], weights["weight"], weights.get("bias"))
 
 
+def _by_patches(x: Tensor) -> bool:
+    """Tell whether a convolution is better made as a product over patches: on a GPU, while cuDNN is switched off."""
+    return x.is_cuda and not torch.backends.cudnn.enabled
+
+
 @dataclass(frozen=True)
 class Conv2d(Operation):
     """Cross-correlation of (B, C, H, W) images with zero padding."""
@@ -78,7 +84,24 @@ class Conv2d(Operation):
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve with weights other than the layer's own, such as their absolute values."""
-        return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        if not _by_patches(x):
+            return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
+        down, across = self.padding
+        y = _patches.convolve(x, weight, self.stride, (across, across, down, down), self.dilation, self.groups)
+        return y if bias is None else y + bias[:, None, None]
+
+    def transpose(self, y: Tensor, weight: Tensor, size: Pair) -> Tensor:
+        """Apply the transpose of the linear map to (B, O, oh, ow), for inputs (B, C, *size)."""
+        reach = [self.dilation[i] * (weight.shape[2 + i] - 1) for i in range(2)]
+        # What the strides left over at the far side.
+        rest = [size[i] + 2 * self.padding[i] - reach[i] - 1 - (y.shape[2 + i] - 1) * self.stride[i] for i in range(2)]
+        if not _by_patches(y):
+            return functional.conv_transpose2d(
+                y, weight, None, self.stride, self.padding, rest, self.groups, self.dilation
+            )
+        near = [reach[i] - self.padding[i] for i in range(2)]
+        padding = (near[1], near[1] + rest[1], near[0], near[0] + rest[0])
+        return _patches.convolve_transposed(y, weight, self.stride, padding, self.dilation, self.groups)
 
 
 @dataclass(frozen=True)

@@ -81,20 +81,8 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
         uses = weight[:, 0].numel() // operation.groups
         return _error(operation.convolve(step.magnitude(), *magnitudes), weight[0].numel(), uses, step)
 
-    image = step.inputs[0].center.shape[2:]
-    out = step.coefficients.shape[3:]
-    # What the strides leave over at the far side.
-    rest = [
-        image[i]
-        - ((out[i] - 1) * operation.stride[i] - 2 * operation.padding[i])
-        - operation.dilation[i] * (weight.shape[2 + i] - 1)
-        - 1
-        for i in range(2)
-    ]
-    flat = step.coefficients.flatten(0, 1)
-    into = functional.conv_transpose2d(
-        flat, weight, None, operation.stride, operation.padding, rest, operation.groups, operation.dilation
-    )
+    height, width = step.inputs[0].center.shape[2:]
+    into = operation.transpose(step.coefficients.flatten(0, 1), weight, (height, width))
     into = into.unflatten(0, step.coefficients.shape[:2])
     return Backward((into,), _bias_part(step, bias, 2), error, owned=True)
 

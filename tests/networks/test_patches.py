@@ -1,0 +1,75 @@
+"""Convolutions by patches: what torch computes, in float64, for every setting; mapped and differentiated too."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from certibayes.networks import operations
+from certibayes.networks.operations import Conv2d
+
+from ..strategies import law
+
+pairs = st.tuples(st.integers(1, 3), st.integers(1, 3))
+
+
+@st.composite
+def cases(draw):
+    """An operation, images, filters and a bias."""
+    groups = draw(st.sampled_from([1, 2]))
+    kernel, stride, dilation = draw(pairs), draw(pairs), draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
+    padding = draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
+    size = tuple(dilation[i] * (kernel[i] - 1) + 1 + draw(st.integers(0, 5)) for i in range(2))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    operation = Conv2d(stride, padding, dilation, groups)
+    filters, channels = groups * draw(st.integers(1, 2)), groups * draw(st.integers(1, 2))
+    return operation, normal(2, channels, *size), normal(filters, channels // groups, *kernel), normal(filters)
+
+
+def both(compute):
+    """What torch gives, and what patches give."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "_by_patches", lambda x: True)
+        ours = compute()
+    return ours, compute()
+
+
+@law(100)
+@given(cases())
+def test_a_convolution_is_torchs(case):
+    operation, x, weight, bias = case
+    for b in (bias, None):
+        torch.testing.assert_close(*both(lambda b=b: operation.convolve(x, weight, b)), rtol=1e-12, atol=1e-12)
+
+
+@law(100)
+@given(cases())
+def test_its_transpose_is_torchs_and_the_transpose(case):
+    operation, x, weight, _ = case
+    y = torch.randn_like(operation.convolve(x, weight, None))
+    ours, torchs = both(lambda: operation.transpose(y, weight, tuple(x.shape[2:])))
+    assert ours.shape == x.shape
+    torch.testing.assert_close(ours, torchs, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close((operation.convolve(x, weight, None) * y).sum(), (x * ours).sum())
+
+
+def test_it_can_be_mapped_over_networks_and_differentiated(monkeypatch):
+    monkeypatch.setattr(operations, "_by_patches", lambda x: True)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, 7, 6, generator=generator, dtype=torch.float64)
+    weights = torch.randn(4, 5, 3, 3, 3, generator=generator, dtype=torch.float64)
+    operation = Conv2d((2, 2), (1, 1))
+    mapped = torch.vmap(lambda weight: operation.convolve(x, weight, None))(weights)
+    for k in range(4):
+        torch.testing.assert_close(mapped[k], functional.conv2d(x, weights[k], None, 2, 1))
+    slope = torch.func.grad(lambda x: operation.convolve(x, weights[0], None).square().sum())(x)
+    expected = torch.func.grad(lambda x: functional.conv2d(x, weights[0], None, 2, 1).square().sum())(x)
+    torch.testing.assert_close(slope, expected)
+    back = torch.vmap(lambda y, weight: operation.transpose(y, weight, (7, 6)))(mapped, weights)
+    for k in range(4):
+        torch.testing.assert_close(back[k], functional.conv_transpose2d(mapped[k], weights[k], None, 2, 1, (0, 1)))
