@@ -10,7 +10,7 @@ from a generator that is registered with the graph, so that they are the ones an
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,22 @@ from certibayes.likelihoods import Batch, Noise
 
 WARM_UP = 3
 """Steps that are made and thrown away before the recording, so that libraries have set themselves up."""
+
+
+class Places(NamedTuple):
+    """The tensors that a graph reads and writes.
+
+    Attributes:
+        state: of the algorithm; each replay leaves the next one in the same place.
+        passing: inputs, targets and noise, which are others at every step.
+        buffers: of the network, by name.
+        known_buffers: those that were copied there last.
+    """
+
+    state: Any
+    passing: tuple[Tensor, ...]
+    buffers: dict[str, Tensor]
+    known_buffers: dict[str, Tensor]
 
 
 class CapturedUpdate:
@@ -40,29 +56,38 @@ class CapturedUpdate:
         self.algorithm, self.generator = algorithm, generator
         self.graph: torch.cuda.CUDAGraph | None = None
         self.possible = True
-        self.places: list[Tensor] = []
+        self.places = Places((), (), {}, {})
         self.shapes: list[torch.Size] = []
-        self.result: tuple[Any, Info] = ((), {})
+        self.info: Info = {}
         self.recorded: tuple[Any, ...] = ()
 
     def __call__(self, target: Target, state: Any, batch: Batch, noise: Noise) -> tuple[Any, Info]:
         """Make one step, as ``algorithm.update`` does."""
-        drawn = tuple(part for part in noise if part is not None)
-        given, structure = pytree.tree_flatten((state, batch, drawn, target.buffers))
         if self.graph is None and self.possible:
-            self._capture(target, given, structure)
-        if self.graph is None or [tensor.shape for tensor in given] != self.shapes:
+            self._capture(target, state, batch, noise)
+        drawn = tuple(part for part in noise if part is not None)
+        shapes = [tensor.shape for tensor in (*batch, *drawn)]
+        if self.graph is None or shapes != self.shapes:
             return self.algorithm.update(target, state, batch, noise, self.generator)
-        moved = [(place, value) for place, value in zip(self.places, given, strict=True) if place is not value]
+        moved = list(zip(self.places.passing, (*batch, *drawn), strict=True))
+        # Most steps go on from where the last one ended, but for the rate; a look at every leaf would take longer than
+        # the step itself.
+        for place, value in zip(self.places.state, state, strict=True):
+            if place is not value:
+                moved += zip(pytree.tree_leaves(place), pytree.tree_leaves(value), strict=True)
+        if target.buffers is not self.places.known_buffers:
+            moved += [(place, target.buffers[name]) for name, place in self.places.buffers.items()]
+            self.places = self.places._replace(known_buffers=target.buffers)
         torch._foreach_copy_([place for place, _ in moved], [value for _, value in moved])
         self.graph.replay()
-        state, info = self.result
         # Losses are kept until they are read, and the next replay overwrites this one.
-        return state, {**info, "loss": info["loss"].clone()}
+        return self.places.state, {**self.info, "loss": self.info["loss"].clone()}
 
-    def _capture(self, target: Target, given: list[Tensor], structure: pytree.TreeSpec) -> None:
-        state, batch, drawn, buffers = pytree.tree_unflatten([value.clone() for value in given], structure)
-        noise, fixed, inner = Noise(*drawn), target.with_buffers(buffers), state
+    def _capture(self, target: Target, state: Any, batch: Batch, noise: Noise) -> None:
+        buffers = {name: tensor.clone() for name, tensor in target.buffers.items()}
+        state, batch = pytree.tree_map(torch.clone, (state, batch))
+        noise = Noise(*(part.clone() for part in noise if part is not None))
+        fixed, inner = target.with_buffers(buffers), state
         if self.algorithm.elementwise:
             flat = FlatTarget.of(fixed, self.algorithm.mean_params(state))
             inner = flat.layout.joined(state)
@@ -86,11 +111,11 @@ class CapturedUpdate:
                 stacklevel=2,
             )
             return
+        passing = (*batch, *(part for part in noise if part is not None))
         # The graph reads this memory at every replay, and does not keep it from being given to others.
-        self.recorded = fixed, inner
-        self.graph, self.result = graph, (state, info)
-        self.places = pytree.tree_leaves((state, batch, drawn, buffers))
-        self.shapes = [place.shape for place in self.places]
+        self.graph, self.info, self.recorded = graph, info, (fixed, inner)
+        self.places = Places(state, passing, buffers, target.buffers)
+        self.shapes = [tensor.shape for tensor in passing]
 
     def _warm_up(self, target: Target, state: Any, batch: Batch, noise: Noise) -> None:
         """Make steps on a stream of their own, with random numbers of their own, and throw them away."""

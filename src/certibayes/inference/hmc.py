@@ -23,6 +23,7 @@ from certibayes.errors import InvalidInput
 from certibayes.inference._draws import Draws, room_for, with_draw
 from certibayes.inference._dual_averaging import DualAveraging, adapted
 from certibayes.inference._leapfrog import Position, move, normal
+from certibayes.inference._memory import examples_at_once
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -72,7 +73,8 @@ class HMC(Algorithm[HMCState]):
             posterior precision at the start (from squared gradients), which evens out narrow and wide directions.
         initial: "given" starts from the network's parameters, "prior" every chain from a draw of its own.
         smoothing: τ in sqrt(w² + τ²), which stands for |w| in the bounds that are sampled.
-        chunk: examples at a time, to bound memory; None for 1,000 on a CPU and 10,000 on a GPU.
+        chunk: examples at a time, to bound memory; None for 1,000 on a CPU, and on a GPU for as many as fit into a
+            quarter of its memory.
     """
 
     full_batch: ClassVar[bool] = True
@@ -137,7 +139,7 @@ class HMC(Algorithm[HMCState]):
     ) -> tuple[HMCState, Info]:
         """Make one trajectory with every chain, and accept or reject its end."""
         target = target.smoothed(self.smoothing)
-        chunk = self.chunk or (10_000 if batch.inputs.is_cuda else 1_000)
+        chunk = self.chunk or examples_at_once(target.graph, batch.inputs, self.chains)
 
         def energy(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             return map_samples(lambda one: target.potential_and_gradient(one, batch, noise, chunk), params)

@@ -93,7 +93,7 @@ class Loop:
         self.losses: list[Tensor] = []
         self.info: Info = {}
         self.fixed_noise: Noise | None = None
-        self.ahead: list[Noise] = []
+        self.ahead: list[tuple[Tensor, Noise]] = []
         self.captured: CapturedUpdate | None = None
         if self.device.type == "cuda" and not self.algorithm.full_batch:
             self.captured = CapturedUpdate(self.algorithm, self.generators["algorithm"])
@@ -164,9 +164,8 @@ class Loop:
             )
 
     def _step(self, batch: Batch) -> None:
-        fraction = self.done.step / self.total
-        lr = torch.full_like(self.state.lr, self.algorithm.lr * self.schedule(fraction))
-        state, noise = self.state._replace(lr=lr), self._noise(fraction, batch)
+        lr, noise = self._rate_and_noise(batch)
+        state = self.state._replace(lr=lr)
         if self.captured is not None:
             self.state, self.info = self.captured(self.target, state, batch, noise)
         else:
@@ -177,29 +176,38 @@ class Loop:
             self.state = self.algorithm.collect(self.target, self.state)
         self.losses.append(self.info["loss"])
 
-    def _noise(self, fraction: float, batch: Batch) -> Noise:
-        if self.device.type == "cuda" and not self.algorithm.full_batch:
+    def _rate(self, step: int) -> float:
+        return self.algorithm.lr * self.schedule(step / self.total)
+
+    def _rate_and_noise(self, batch: Batch) -> tuple[Tensor, Noise]:
+        """Return the learning rate and the noise of the next step."""
+        if self.captured is not None:
             if not self.ahead:
                 self.ahead = self._draw_ahead(batch)
             return self.ahead.pop(0)
+        step, likelihood = self.done.step, self.target.likelihood
+        lr = torch.full_like(self.state.lr, self._rate(step))
         if not self.algorithm.full_batch:
-            return self.target.likelihood.draw(fraction, batch, self.generators["likelihood"])
+            return lr, likelihood.draw(step / self.total, batch, self.generators["likelihood"])
         if self.fixed_noise is None:
             # One function of the weights for the whole run: a sampler's acceptance compares values of it.
             generator = torch.Generator().manual_seed(derived_seed(self.seed, "fixed noise"))
-            self.fixed_noise = self.target.likelihood.draw(1.0, batch, generator)
-        return self.fixed_noise
+            self.fixed_noise = likelihood.draw(1.0, batch, generator)
+        return lr, self.fixed_noise
 
-    def _draw_ahead(self, batch: Batch) -> list[Noise]:
-        """Draw the noise of the next steps of this epoch and bring it to the GPU at once, which waits for each copy."""
+    def _draw_ahead(self, batch: Batch) -> list[tuple[Tensor, Noise]]:
+        """Return rates and noise of the next steps of this epoch, brought to the GPU at once, since a copy makes it wait."""
         left = self.source.steps - self.done.step % self.source.steps
-        here = Batch(*(torch.empty_like(tensor, device="cpu") for tensor in batch))
-        drawn = [
-            self.target.likelihood.draw((self.done.step + k) / self.total, here, self.generators["likelihood"])
-            for k in range(min(FINITE_EVERY, left))
-        ]
+        steps = range(self.done.step, self.done.step + min(FINITE_EVERY, left))
+        here, generator = (
+            Batch(*(torch.empty_like(part, device="cpu") for part in batch)),
+            self.generators["likelihood"],
+        )
+        drawn = [self.target.likelihood.draw(step / self.total, here, generator) for step in steps]
         stacked = [torch.stack(parts).to(self.device) for parts in zip(*drawn, strict=True) if parts[0] is not None]
-        return [Noise(*parts) for parts in zip(*stacked, strict=True)]
+        rates = torch.tensor([self._rate(step) for step in steps], dtype=self.state.lr.dtype).to(self.device)
+        noises = [Noise(*parts) for parts in zip(*stacked, strict=True)]
+        return list(zip(rates, noises, strict=True))
 
     def _has_checkpoint(self) -> bool:
         return self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists()
