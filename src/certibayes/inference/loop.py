@@ -196,7 +196,7 @@ class Loop:
         return lr, self.fixed_noise
 
     def _draw_ahead(self, batch: Batch) -> list[tuple[Tensor, Noise]]:
-        """Return rates and noise of the next steps of this epoch, brought to the GPU at once, since a copy makes it wait."""
+        """Return rates and noise of the next steps, brought to the GPU at once, since every copy makes it wait."""
         left = self.source.steps - self.done.step % self.source.steps
         steps = range(self.done.step, self.done.step + min(FINITE_EVERY, left))
         here, generator = (
