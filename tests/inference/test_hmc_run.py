@@ -7,6 +7,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import certibayes as cb
+from certibayes.bounds import Rounding
 from certibayes.errors import InvalidInput, RunExists
 from certibayes.inference import Target
 
@@ -215,13 +216,13 @@ class TestSmoothing:
     @pytest.fixture
     def used(self, monkeypatch):
         """The smoothing of every bound that was asked for while sampling."""
-        seen, real = set(), cb.IBP.worst_logits
+        seen, real = set(), Rounding.magnitude
 
-        def worst_logits(self, *arguments):
+        def magnitude(self, weight):
             seen.add(self.smoothing)
-            return real(self, *arguments)
+            return real(self, weight)
 
-        monkeypatch.setattr(cb.IBP, "worst_logits", worst_logits)
+        monkeypatch.setattr(Rounding, "magnitude", magnitude)
         return seen
 
     def test_bounds_are_smoothed_while_sampling(self, used):
