@@ -11,11 +11,11 @@ from certibayes.prediction import Predictor
 NETWORKS, IMAGES, DOMAIN = 35, 500, (0.0, 1.0)
 
 
-def random_predictor(net: nn.Module, std: float) -> Predictor:
+def random_predictor(net: nn.Module, std: float, networks: int = NETWORKS) -> Predictor:
     """Return networks with weights drawn around those of ``net``."""
     params = dict(net.named_parameters())
     stds = {name: torch.full_like(p, std) for name, p in params.items()}
-    return cb.DiagonalGaussian(net, params, stds).predictor(NETWORKS, seed=0)
+    return cb.DiagonalGaussian(net, params, stds).predictor(networks, seed=0)
 
 
 def dense_predictor() -> Predictor:
