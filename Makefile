@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test check docs notebook bench clean
+.PHONY: help demo test test-slow test-all check docs notebook bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      a provably robust Bayesian network beside one that is not, in about two minutes"
-	@echo "make test      the test suite"
+	@echo "make test      the test suite, without its slowest tests"
+	@echo "make test-all  all of it"
 	@echo "make check     formatting, lint, types, and the import contract"
 	@echo "make docs      the documentation site, in site/"
 	@echo "make notebook  run the notebook again and store its pictures"
@@ -45,7 +46,12 @@ demo: $(VENV)/.figures
 	$(BIN)/certibayes demo
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
+test-all: test test-slow
 
 check: $(VENV)/.check
 	$(BIN)/ruff check src tests benchmarks

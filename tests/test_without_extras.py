@@ -60,55 +60,60 @@ def test_the_library_works_without_them(tmp_path):
     assert found == [True, True, 5]
 
 
+NEED_FIGURES = {
+    "demo": ("demo", "--quick"),
+    **{
+        study: ("reproduce", study, "--dataset", "digits", "--quick")
+        for study in ("inference", "certification", "uncertainty")
+    },
+}
+
+
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    """A run that was trained without optional packages."""
-    out = tmp_path_factory.mktemp("extras") / "run"
-    code, _, _ = command("train", "--hidden", 8, "--epochs", 1, "--batch-size", 500, "--out", out, "--json")
-    assert code == 0
-    return out
-
-
-def command(*arguments):
-    """Run a command without optional packages; return its exit code, standard output and standard error."""
-    return python(
+def answers(tmp_path_factory):
+    """Exit code, standard output and standard error of commands, all in one process without optional packages."""
+    folder = tmp_path_factory.mktemp("extras")
+    run = folder / "run"
+    commands = {
+        "train": ("train", "--hidden", 8, "--epochs", 1, "--batch-size", 500, "--out", run, "--json"),
+        "certify": ("certify", run, "--limit", 5, "--samples", 2, "--json"),
+        "attack": ("attack", run, "--limit", 5, "--samples", 2, "--steps", 2, "--json"),
+        "info": ("info", run, "--json"),
+        "evaluate": ("evaluate", run, "--limit", 5),
+        **{name: (*command, "--out", folder / name) for name, command in NEED_FIGURES.items()},
+    }
+    found = python(
         f"""
         import json
         from typer.testing import CliRunner
         from certibayes.cli import app
 
-        result = CliRunner().invoke(app, {list(map(str, arguments))!r}, env={{"COLUMNS": "200"}})
-        print(json.dumps([result.exit_code, result.stdout, result.stderr]))
+        found = {{}}
+        for name, arguments in { ({name: list(map(str, parts)) for name, parts in commands.items()})!r}.items():
+            result = CliRunner().invoke(app, arguments, env={{"COLUMNS": "200"}})
+            found[name] = [result.exit_code, result.stdout, result.stderr]
+        print(json.dumps(found))
         """
     )
+    return {**found, "written": [path.name for path in folder.iterdir()]}
 
 
-def test_the_commands_that_need_none_work(run):
-    code, out, _ = command("certify", run, "--limit", 5, "--samples", 2, "--json")
-    assert code == 0 and json.loads(out)["n"] == 5
-    code, out, _ = command("attack", run, "--limit", 5, "--samples", 2, "--steps", 2, "--json")
-    assert code == 0 and json.loads(out)["n"] == 5
-    assert command("info", run, "--json")[0] == 0
+def test_the_commands_that_need_none_work(answers):
+    for name in ("train", "certify", "attack", "info"):
+        code, _, error = answers[name]
+        assert code == 0, error
+    assert json.loads(answers["certify"][1])["n"] == json.loads(answers["attack"][1])["n"] == 5
 
 
-@pytest.mark.parametrize(
-    ("arguments", "package", "extra"),
-    [
-        (("demo", "--quick"), "matplotlib", "figures"),
-        (("reproduce", "inference", "--dataset", "digits", "--quick"), "matplotlib", "figures"),
-        (("reproduce", "certification", "--dataset", "digits", "--quick"), "matplotlib", "figures"),
-        (("reproduce", "uncertainty", "--dataset", "digits", "--quick"), "matplotlib", "figures"),
-    ],
-    ids=str,
-)
-def test_a_command_that_needs_one_says_so_before_it_works(arguments, package, extra, tmp_path):
-    code, _, error = command(*arguments, "--out", tmp_path / "out")
-    assert code == 1 and not (tmp_path / "out").exists()
-    assert package in error and f'pip install "certibayes[{extra}]"' in error
+@pytest.mark.parametrize("name", NEED_FIGURES)
+def test_a_command_that_needs_one_says_so_before_it_works(name, answers):
+    code, _, error = answers[name]
+    assert code == 1 and name not in answers["written"]
+    assert "matplotlib" in error and 'pip install "certibayes[figures]"' in error
 
 
-def test_evaluate_needs_torchmetrics(run):
-    code, _, error = command("evaluate", run, "--limit", 5)
+def test_evaluate_needs_torchmetrics(answers):
+    code, _, error = answers["evaluate"]
     assert code == 1 and "torchmetrics" in error and 'pip install "certibayes[evaluation]"' in error
 
 

@@ -336,7 +336,7 @@ class _Shifted(nn.Module):
 
 @norms
 @pytest.mark.parametrize("eps", [0.0, 1e-6, 0.3])
-def test_what_rounding_does_before_the_first_affine_layer_is_paid_for(norm, eps):
+def test_what_rounding_does_before_the_first_affine_layer_is_covered(norm, eps):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         graph, params = graph_and_params(trace(_Shifted()))
@@ -360,7 +360,7 @@ def test_what_rounding_does_before_the_first_affine_layer_is_paid_for(norm, eps)
 
 @law(10)
 @given(seed=seeds)
-def test_coordinates_that_are_left_to_the_box_are_paid_for(seed):
+def test_coordinates_that_are_left_to_the_box_are_covered(seed):
     graph, params = traced("one linear layer", seed, torch.float64)
     x = torch.rand(4, 5, generator=generator(seed), dtype=torch.float64)
     box = ideal(x, 0.8, (0.0, 1.0), "l2")

@@ -115,7 +115,7 @@ def test_what_is_no_certificate_is_refused(tmp_path, content):
         cb.load_certificate(tmp_path / "c.json")
 
 
-def test_a_missing_file_is_told(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     for read in (cb.load_certificate, read_record):
         with pytest.raises(FileNotFoundError, match="no certificate"):
             read(tmp_path)

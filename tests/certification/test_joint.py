@@ -94,7 +94,7 @@ def test_better_margins_than_the_linear_functions_are_used():
 
 @law(40)
 @given(seed=seeds, networks=st.sampled_from([2, 6]), size=st.sampled_from([1e6, 1e10]))
-def test_what_cancels_between_networks_and_inputs_is_paid_for(seed, networks, size):
+def test_what_cancels_between_networks_and_inputs_is_covered(seed, networks, size):
     """Large coefficients whose sum is small, at one point: all that is left of the sums is what rounding did."""
     g = torch.Generator().manual_seed(seed)
     half = size * torch.randn(networks // 2, 1, 40, generator=g, dtype=torch.float64)

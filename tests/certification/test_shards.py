@@ -142,7 +142,7 @@ def test_a_shard_from_elsewhere_is_noticed(case, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
-def test_a_broken_description_is_told(case, tmp_path, content):
+def test_a_broken_description_is_reported(case, tmp_path, content):
     (tmp_path / "shards.json").write_text(content)
     with pytest.raises(CorruptFile):
         certify_in_shards(*case, tmp_path, **SETTINGS)
@@ -157,7 +157,7 @@ def test_there_must_be_points_and_shards(case, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
-def test_a_posterior_is_told_what_to_do(case, tmp_path):
+def test_a_posterior_gets_advice(case, tmp_path):
     _, x, y = case
     with pytest.raises(InvalidInput, match="Draw them first"):
         certify_in_shards(cb.Point(nn.Linear(3, 4)), x, y, tmp_path, **SETTINGS)

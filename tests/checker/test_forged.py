@@ -135,7 +135,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_no_certificate_is_told(what):
+def test_what_is_no_certificate_is_refused(what):
     predictor, x = small_predictor(), points_for()
     record = record_of(predictor, x)
     BROKEN[what](record)

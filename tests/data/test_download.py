@@ -200,7 +200,7 @@ def test_mirrors_are_tried_in_turn(site: Site, tmp_path: Path) -> None:
     assert left(tmp_path) == {"mnist/file"}
 
 
-def test_every_failure_is_told(site: Site, tmp_path: Path) -> None:
+def test_every_failure_is_reported(site: Site, tmp_path: Path) -> None:
     site.files["/other"] = b"not it"
     sources = site.sources("/absent", "/other")
     with pytest.raises(DownloadFailed, match=r"/absent: HTTP Error 404.*/other: the checksum"):

@@ -19,7 +19,7 @@ def test_digits() -> None:
         assert fractions.min() > 0.07 and fractions.max() < 0.13
 
 
-def test_digits_can_be_told_apart() -> None:
+def test_digits_can_be_distinguished() -> None:
     """The nearest class mean is right for about four in five MNIST digits; a shuffled label would show."""
     data = load("digits")
     means = torch.stack([data.train.inputs[data.train.targets == k].mean(dim=0).flatten() for k in range(10)])

@@ -113,7 +113,7 @@ FIGURES = [reliability, expected_calibration_error, accuracy, negative_log_likel
 
 
 @pytest.mark.parametrize("figure", FIGURES)
-def test_what_cannot_be_judged_is_refused(figure):
+def test_what_cannot_be_calibrated_is_refused(figure):
     labels = torch.zeros(2, dtype=torch.long)
     for bad, words in (
         (torch.tensor([[0.0, math.nan], [0.0, 0.0]]), "NaN"),

@@ -122,7 +122,7 @@ def test_chains_that_all_stand_still_at_different_places():
 
 
 @pytest.mark.parametrize("chains", [1, 4])
-def test_of_draws_that_are_all_the_same_nothing_can_be_told(chains):
+def test_of_draws_that_are_all_the_same_nothing_can_be_said(chains):
     found = diagnosed(torch.ones(chains, 100, 5, dtype=torch.float64))
     assert found.predictions.rhat.isnan().all() and found.predictions.ess.isnan().all()
     assert found.predictions.stuck.all()
@@ -199,7 +199,7 @@ def test_chance_is_what_independent_draws_reach():
     assert float((experiments <= 1 + (chance - 1) / 2).double().mean()) < 0.8
 
 
-def test_few_effective_draws_are_told_even_if_rhat_is_fine():
+def test_few_effective_draws_are_reported_even_if_rhat_is_fine():
     slow = Convergence(torch.tensor([1.001, 1.005]), torch.tensor([500.0, 120.0]), torch.zeros(2, dtype=torch.bool))
     verdict = Diagnostics(4, 20000, slow, slow).verdict
     assert "too few effective draws: some prediction rests on 120, and 400 is the usual bar" in verdict

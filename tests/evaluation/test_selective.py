@@ -38,7 +38,7 @@ def test_coverage_grows_to_one_where_the_risk_is_the_error_rate(cases):
     assert found.accuracy_at(1.0) == pytest.approx(1 - float(found.risk[-1]))
 
 
-def test_good_doubt_is_cheap_and_bad_doubt_dear():
+def test_good_uncertainty_has_low_risk_and_bad_uncertainty_high_risk():
     right = [True, True, False, False]
     good, none, bad = curve([0.1, 0.2, 0.3, 0.4], right), curve([0.0] * 4, right), curve([0.4, 0.3, 0.2, 0.1], right)
     assert good.risk.tolist() == pytest.approx([0, 0, 1 / 3, 1 / 2])

@@ -10,6 +10,8 @@ from certibayes.experiments import RuleEvaluator, UncertaintyEvaluator, run_cert
 from certibayes.experiments.certification_study import LADDER, attacks_markdown, flat, rules_markdown
 from certibayes.experiments.figures import rules_figure
 
+pytestmark = pytest.mark.slow
+
 EVALUATOR = RuleEvaluator(0.05, samples=2, limit=8, budget=1.0)
 
 

@@ -8,6 +8,8 @@ from certibayes.errors import InvalidInput, RunExists
 from certibayes.experiments import TrainSpec, run_demo
 from certibayes.experiments.demo import SPEC
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):

@@ -79,6 +79,7 @@ def test_divergence_is_a_finding(tmp_path, monkeypatch):
     assert run_grid({"one": SPECS["one"]}, tmp_path, EVALUATOR) == {"one": {"diverged": "too fast"}}
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_figures(tmp_path):
     calls = []
     alone = run_grid(SPECS, tmp_path / "alone", EVALUATOR)
@@ -93,6 +94,7 @@ def test_several_processes_give_the_same_figures(tmp_path):
     assert calls == [(1, 2), (2, 2)]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_process_is_the_error_here(tmp_path):
     with pytest.raises(InvalidInput, match=r"eps|radius"):
         run_grid(SPECS, tmp_path, Evaluator(-1.0), workers=2)

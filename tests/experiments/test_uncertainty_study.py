@@ -15,6 +15,8 @@ from certibayes.experiments.inference_study import study_specs as inference_spec
 from certibayes.experiments.uncertainty_figures import calibration_figure, histogram_grid
 from certibayes.experiments.uncertainty_study import PAPER, Row, claims_of, draw, flat, markdown, study_specs
 
+pytestmark = pytest.mark.slow
+
 EVALUATOR = UncertaintyEvaluator(0.1, samples=3, limit=20, steps=2, restarts=1, ood="inverted")
 
 

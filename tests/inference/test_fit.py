@@ -312,7 +312,7 @@ class TestRecords:
 
 
 class TestStart:
-    def test_it_is_told_once_whatever_follows(self):
+    def test_it_is_called_once_whatever_follows(self):
         calls = []
         fit(algorithm=ALGORITHMS["vogn"], temperature=(1.0, 0.1), on_start=lambda: calls.append("start"))
         assert calls == ["start"]
@@ -331,7 +331,7 @@ class TestStart:
         ],
         ids=str,
     )
-    def test_it_is_not_told_where_settings_are_wrong(self, wrong):
+    def test_it_is_not_called_where_settings_are_wrong(self, wrong):
         with pytest.raises(InvalidInput):
             fit(**wrong, on_start=lambda: pytest.fail("on_start was called"))
 

@@ -85,7 +85,7 @@ class TestAgainstEveryExamplesGradient:
 
 class TestLinearRegression:
     @pytest.mark.parametrize("assumed", [0.25, 1.0])
-    def test_widths_follow_the_noise_that_is_assumed(self, assumed):
+    def test_stds_follow_the_noise_that_is_assumed(self, assumed):
         """Residuals of another size must not enter: the labels are the network's own."""
         data = problem()
         features = torch.cat([data.x, torch.ones(len(data.x), 1, dtype=torch.float64)], 1)
@@ -280,7 +280,7 @@ def test_bad_settings(bad):
         cb.Laplace(**bad)
 
 
-def test_a_last_layer_too_large_for_its_covariance_is_told_before_training(monkeypatch):
+def test_a_last_layer_too_large_for_its_covariance_is_reported_before_training(monkeypatch):
     monkeypatch.setattr("certibayes.inference.laplace.LARGEST", 20)
     monkeypatch.setattr(cb.Laplace, "update", lambda *_: pytest.fail("a step was made"))
     with pytest.raises(InvalidInput, match=r'has 21 parameters.*structure="diagonal"'):

@@ -9,6 +9,8 @@ import certibayes as cb
 
 from .conjugate import infer, problem
 
+pytestmark = pytest.mark.slow
+
 # What each method needs to converge on this problem; more noise in the curvature wants slower averages.
 METHODS = {
     "vogn": (cb.VOGN(lr=0.1, betas=(0.9, 0.98), initial_std=0.05), {"batch_size": 100, "steps": 800}),
@@ -30,11 +32,11 @@ def test_the_mean_is_the_posteriors(method):
     assert ((method[2][0] - data.mean).abs() < 0.1 * data.stds).all()
 
 
-def test_the_widths_are_the_mean_field_ones(method):
+def test_the_stds_are_the_mean_field_ones(method):
     torch.testing.assert_close(method[2][1], problem().mean_field_std, rtol=0.1, atol=0)
 
 
-def test_the_widths_are_learned(method):
+def test_the_stds_are_learned(method):
     algorithm, _, (_, std) = method
     if isinstance(algorithm, cb.Laplace):
         pytest.skip("its standard deviations are computed at the end; there is nothing to start from")
@@ -47,7 +49,7 @@ def test_repeating_the_data_narrows_the_posterior(method):
     torch.testing.assert_close(narrower, std / 2, rtol=0.12, atol=0)
 
 
-def test_widths_scale_with_the_root_of_the_temperature(method):
+def test_stds_scale_with_the_root_of_the_temperature(method):
     algorithm, settings, (_, std) = method
     _, colder = infer(algorithm, problem(), temperature=0.25, **settings)
     torch.testing.assert_close(colder, std * math.sqrt(0.25), rtol=0.1, atol=0)

@@ -185,6 +185,7 @@ def digits_run(**settings):
     )
 
 
+@pytest.mark.slow
 def test_after_kill_minus_nine(tmp_path):
     """A real process, killed without warning once it has written a few checkpoints."""
     root = str(Path(__file__).parents[2])

@@ -161,6 +161,7 @@ def constant(lr, **settings):
     return cb.SGHMC(**{"lr": lr, "cycles": 1, "exploration": 0.2, "samples": 160, "floor": 1.0, **settings})
 
 
+@pytest.mark.slow
 class TestLinearRegression:
     @pytest.mark.parametrize("temperature", [1.0, 0.25])
     def test_with_all_data_mean_and_covariance_are_right_up_to_a_bias_of_the_order_of_the_rate(self, temperature):
@@ -225,6 +226,6 @@ def test_bad_settings(bad):
         cb.SGHMC(**bad)
 
 
-def test_too_few_steps_are_told():
+def test_too_few_steps_are_reported():
     with pytest.raises(InvalidInput, match="more epochs"):
         fit(algorithm=cb.SGHMC())

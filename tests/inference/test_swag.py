@@ -81,7 +81,7 @@ def test_it_is_stored_and_read(tmp_path):
     assert found.predictor(3, seed=1).digest == posterior.predictor(3, seed=1).digest
 
 
-def test_too_few_iterates_are_told():
+def test_too_few_iterates_are_reported():
     with pytest.raises(InvalidInput, match="more epochs"):
         fit(algorithm=cb.SWAG(start=0.9))
 

@@ -31,17 +31,17 @@ def test_the_mean_is_the_posteriors(inferred):
     assert ((inferred[0] - data.mean).abs() < 0.1 * data.stds).all()
 
 
-def test_the_widths_are_the_mean_field_ones(inferred):
+def test_the_stds_are_the_mean_field_ones(inferred):
     torch.testing.assert_close(inferred[1], problem().mean_field_std, rtol=0.1, atol=0)
 
 
-def test_the_widths_are_learned(inferred):
+def test_the_stds_are_learned(inferred):
     """The paper's released code left them at their initial value."""
     assert ((inferred[1] / 0.05).log().abs() > 0.5).all()
     assert float(inferred[1].max() / inferred[1].min()) > 2
 
 
-def test_small_batches_give_the_same_widths():
+def test_small_batches_give_the_same_stds():
     """The curvature is a mean over the batch, so N alone sets its scale."""
     data = problem()
     _, std = infer(VOGN, data, batch_size=100, steps=800)
@@ -54,12 +54,12 @@ def test_repeating_the_data_narrows_the_posterior(inferred):
 
 
 @pytest.mark.parametrize("temperature", [0.25, 4.0])
-def test_widths_scale_with_the_root_of_the_temperature(inferred, temperature):
+def test_stds_scale_with_the_root_of_the_temperature(inferred, temperature):
     _, std = infer(VOGN, problem(), temperature=temperature)
     torch.testing.assert_close(std, inferred[1] * math.sqrt(temperature), rtol=0.05, atol=0)
 
 
-def test_without_information_the_widths_are_the_priors():
+def test_without_information_the_stds_are_the_priors():
     """Features that are always 0 leave their weights at the prior."""
     data = problem(500)
     silent = data._replace(x=torch.zeros_like(data.x))

@@ -30,7 +30,7 @@ def test_a_transpose_that_passes_for_a_reshape_is_noticed(monkeypatch, example):
 
 
 @pytest.mark.parametrize("example", [None, torch.ones(1, 6)], ids=["none", "ones"])
-def test_an_entry_is_judged_by_its_own_values_not_by_what_later_layers_leave_of_them(monkeypatch, example):
+def test_an_entry_is_compared_by_its_own_values_not_by_what_later_layers_leave_of_them(monkeypatch, example):
     """Behind a layer whose units are all dead, any mistake gives the right outputs."""
     monkeypatch.setitem(lowering.modules, nn.LeakyReLU, lambda module: (operations.ReLU(), {}))
     net = nn.Sequential(nn.Linear(6, 4), nn.LeakyReLU(0.3), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -77,7 +77,7 @@ def test_build_by_name_for_other_data(name):
     assert trace(net, x).graph.classes == 7 if name != "mlp" else True
 
 
-def test_mlp_takes_widths_and_activations():
+def test_mlp_takes_units_and_activations():
     net = mlp(6, [5, 4], 3, activation="tanh")
     assert [type(layer) for layer in net[1:]] == [nn.Linear, nn.Tanh, nn.Linear, nn.Tanh, nn.Linear]
     assert isinstance(mlp(6, [], 3)[-1], nn.Linear)

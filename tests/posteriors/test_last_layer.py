@@ -116,7 +116,7 @@ def test_it_survives_the_disk(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["factor", "mean:3.bias"])
-def test_a_lost_tensor_is_told(lost, tmp_path):
+def test_a_lost_tensor_is_reported(lost, tmp_path):
     file = posterior().save(tmp_path)
     tensors, record = read_tensors(file, "posterior")
     del tensors[lost]
@@ -125,7 +125,7 @@ def test_a_lost_tensor_is_told(lost, tmp_path):
         cb.load(tmp_path)
 
 
-def test_lost_names_are_told(tmp_path):
+def test_lost_names_are_reported(tmp_path):
     file = posterior().save(tmp_path)
     tensors, record = read_tensors(file, "posterior")
     del record["metadata"]["names"]

@@ -117,7 +117,7 @@ class TestDiagonalGaussian:
         assert gaussian().independent
 
     @pytest.mark.parametrize("bad", [-0.1, math.nan])
-    def test_bad_widths(self, bad):
+    def test_bad_standard_deviations(self, bad):
         with pytest.raises(InvalidInput, match="negative or NaN"):
             gaussian(bad)
 
@@ -216,7 +216,7 @@ class TestFromModules:
         with pytest.raises(InvalidInput, match="same architecture"):
             cb.Samples.from_modules([network(), cb.networks.mlp(4, [5, 5], 3)])
 
-    def test_different_widths_are_refused(self):
+    def test_different_standard_deviations_are_refused(self):
         with pytest.raises(InvalidInput, match="same architecture"):
             cb.Samples.from_modules([network(), cb.networks.mlp(4, [6], 3)])
 

@@ -13,12 +13,12 @@ def test_a_change_in_place_is_seen():
     assert predictor.digest != before
 
 
-def test_it_is_told_in_inference_mode():
+def test_it_is_known_in_inference_mode():
     with torch.inference_mode():
         predictor = cb.Point(cb.networks.mlp(3, [4], 2)).predictor()
         assert len(predictor.digest) == 64
 
 
-def test_a_setting_that_has_no_bounds_is_told_without_an_example():
+def test_a_setting_that_has_no_bounds_is_reported_without_an_example():
     net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3, padding=1, padding_mode="reflect"), torch.nn.Flatten())
     assert not cb.supports(net)

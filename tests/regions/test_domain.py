@@ -122,7 +122,7 @@ def test_a_radius_up_to_the_width_is_not():
         require_radius_within((0.0, 1.0), 8, norm)
 
 
-def test_features_of_different_widths():
+def test_features_with_different_ranges():
     domain = as_domain((LOW, HIGH))  # 1 and 15 wide
     require_radius_within(domain, 15.0)
     require_radius_within(domain, torch.tensor([[1.0, 15.0]]))

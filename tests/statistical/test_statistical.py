@@ -253,7 +253,7 @@ def test_refused(settings, message):
             function(_posterior(), **arguments)
 
 
-def test_proportions_and_probabilities_are_told_apart():
+def test_proportions_and_probabilities_are_distinguished():
     with pytest.raises(InvalidInput, match="proportions"):
         posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=0.1, samples=3, inequality="clopper-pearson")
     with pytest.raises(InvalidInput, match="proportions"):
