@@ -113,3 +113,16 @@ def test_a_long_graph_is_shortened():
 
 def test_normalization_shows_its_numbers():
     assert repr(cb.networks.Normalize([0.5, 0.25], 0.1)) == "Normalize(mean=[0.5, 0.25], std=[0.1])"
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 28), (1, 9, 11)])
+def test_cnn7_is_the_one_of_the_literature(shape):
+    net = cb.networks.cnn7(shape, outputs=5, channels=4)
+    layers = [type(layer).__name__ for layer in net]
+    block = ["Conv2d", "BatchNorm2d", "ReLU"]
+    assert layers == [*block * 5, "Flatten", "Linear", "BatchNorm1d", "ReLU", "Linear"]
+    convolutions = [layer for layer in net if isinstance(layer, nn.Conv2d)]
+    assert [c.out_channels for c in convolutions] == [4, 4, 8, 8, 8]
+    assert [c.stride[0] for c in convolutions] == [1, 1, 2, 1, 1]
+    assert net.eval()(torch.rand(2, *shape)).shape == (2, 5)
+    assert build("cnn7", shape, 5, channels=4)(torch.rand(2, *shape)).shape == (2, 5)

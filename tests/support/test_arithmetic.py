@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from certibayes.networks import direct_sums
+from certibayes.support.arithmetic import repeatable_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +101,16 @@ def test_threads_share_the_settings():
     leave.set()
     thread.join()
     assert torch.get_float32_matmul_precision() == "high"
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_repeatable_kernels_give_settings_back(tf32):
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    with repeatable_kernels(tf32=tf32):
+        if torch.cuda.is_available():
+            assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+            assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+        with direct_sums():
+            assert torch.get_float32_matmul_precision() == "highest"
+    after = torch.get_float32_matmul_precision(), torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    assert after == before

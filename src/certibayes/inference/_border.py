@@ -129,3 +129,9 @@ def require_inferable(network: Network) -> None:
             f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot "
             "reach them. Remove them, or freeze them: requires_grad_(False)."
         )
+
+
+def require_precision(precision: Any) -> None:
+    """Raise unless ``precision`` is one that training knows."""
+    if precision not in ("highest", "high"):
+        raise InvalidInput(f'precision is "highest", or "high" for TF32 in training, got {precision!r}.')

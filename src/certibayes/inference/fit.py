@@ -19,6 +19,7 @@ from certibayes.inference._border import (
     placement_of,
     require_batch,
     require_inferable,
+    require_precision,
     require_progress,
     seed_of,
 )
@@ -56,6 +57,7 @@ def fit(  # noqa: PLR0913 - public
     schedule: Schedule | None = None,
     validation: float | Pair | None = None,
     device: str | torch.device | None = None,
+    precision: str = "highest",
     callbacks: Iterable[Callback] = (),
     progress: bool | Report = True,
     checkpoint: str | Path | None = None,
@@ -89,6 +91,8 @@ def fit(  # noqa: PLR0913 - public
             after each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a
             temperature is to be chosen and nothing else is said.
         device: where to train; by default where the network is.
+        precision: ``"highest"``, or ``"high"`` if products on a GPU may round their factors to TF32, which is faster.
+            For training alone: predictors and certificates never do.
         callbacks: called after each epoch.
         progress: True for a bar on standard error, False for nothing, or a function of (steps made, steps in all).
         checkpoint: directory for checkpoints; none are written without it.
@@ -117,6 +121,7 @@ def fit(  # noqa: PLR0913 - public
     callbacks = callbacks_of(callbacks)
     directory = directory_of(checkpoint, checkpoint_every)
     require_progress(progress)
+    require_precision(precision)
     if temperature is None:
         temperature = default_temperature(algorithm, likelihood.bounded)
     candidates = candidates_of(temperature)
@@ -165,6 +170,7 @@ def fit(  # noqa: PLR0913 - public
         "seed": seed,
         "schedule": dataclasses.asdict(schedule),
         "dtype": str(placement.dtype).removeprefix("torch."),
+        "precision": precision,
         "data": source.fingerprint(),
         "validation": None if held is None else digest_of(held),
         "task": "regression" if example.targets.is_floating_point() else "classification",

@@ -26,6 +26,7 @@ from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.posteriors import Posterior, versions
+from certibayes.support.arithmetic import repeatable_kernels
 from certibayes.support.checks import require_finite
 from certibayes.support.progress import Report
 from certibayes.support.seeds import derived_seed
@@ -106,7 +107,11 @@ class Loop:
             self._restore(resume)
         elif has_statistics(self.target.graph) and self.total:
             self._refresh()
-        with TrainingDisplay(title, self.total, self.done.step, progress) as display, StopRequest() as stop:
+        with (
+            TrainingDisplay(title, self.total, self.done.step, progress) as display,
+            StopRequest() as stop,
+            repeatable_kernels(tf32=self.settings.get("precision") == "high"),
+        ):
             while self.done.step < self.total:
                 self._epoch(display, stop)
         self._save()

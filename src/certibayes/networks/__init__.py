@@ -3,6 +3,7 @@
 from certibayes.networks.architectures import (
     BY_NAME,
     build,
+    cnn7,
     cnn_medium,
     cnn_small,
     mlp,
@@ -27,6 +28,7 @@ __all__ = [
     "Operation",
     "Params",
     "build",
+    "cnn7",
     "cnn_medium",
     "cnn_small",
     "direct_sums",

@@ -1,4 +1,4 @@
-"""Architectures by name: the paper's networks and two of the robustness literature.
+"""Architectures by name: the paper's networks and three of the robustness literature.
 
 Each returns an ordinary ``nn.Sequential`` with torch's own initialization, drawn from ``seed`` alone, and carries
 ``input_shape``. Inputs are images in [0, 1]; put ``Normalize`` in front if you want them standardized.
@@ -119,6 +119,31 @@ def cnn_medium(input_shape: tuple[int, int, int] = (1, 28, 28), outputs: int = 1
     return _gowal_cnn(convolutions, [512, 512], input_shape, outputs, seed)
 
 
+def cnn7(
+    input_shape: tuple[int, int, int] = (3, 32, 32), outputs: int = 10, seed: int = 0, channels: int = 64
+) -> nn.Sequential:
+    """Build the seven-layer CNN on which certified training is compared (Shi et al., 2021, "Fast certified training").
+
+    Five convolutions of 3 x 3 with padding, of c, c, 2c (stride 2), 2c and 2c channels, a dense layer of 512 units and
+    the outputs; batch norm and ReLU after all but the last.
+
+    Args:
+        input_shape: (channels, height, width).
+        outputs: number of classes.
+        seed: of the initialization.
+        channels: c, 64 in the literature.
+    """
+    channels_in, height, width = input_shape
+    layers: list[nn.Module] = []
+    with _seeded(seed):
+        for filters, stride in ((channels, 1), (channels, 1), (2 * channels, 2), (2 * channels, 1), (2 * channels, 1)):
+            layers += [nn.Conv2d(channels_in, filters, 3, stride, padding=1), nn.BatchNorm2d(filters), nn.ReLU()]
+            channels_in = filters
+        features = channels_in * ((height + 1) // 2) * ((width + 1) // 2)
+        layers += [nn.Flatten(), nn.Linear(features, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, outputs)]
+    return _network(input_shape, layers)
+
+
 def _mlp_for(
     input_shape: tuple[int, ...], outputs: int = 10, seed: int = 0, hidden: Sequence[int] = (512,)
 ) -> nn.Sequential:
@@ -131,6 +156,7 @@ BY_NAME: dict[str, Callable[..., nn.Sequential]] = {
     "paper-cifar-supplement": paper_cifar_supplement,
     "cnn-small": cnn_small,
     "cnn-medium": cnn_medium,
+    "cnn7": cnn7,
 }
 
 

@@ -8,6 +8,7 @@ run inside ``direct_sums``, which switches those off and restores the caller's s
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -69,6 +70,29 @@ class _GlobalSettings:
 
 
 _settings = _GlobalSettings()
+
+
+@contextmanager
+def repeatable_kernels(tf32: bool = False) -> Iterator[None]:
+    """Run the block with kernels that give the same bits whenever they are run on the same machine.
+
+    cuDNN then neither times its algorithms to choose among them nor takes one that adds in a random order.
+
+    Args:
+        tf32: whether products on a GPU may round their factors to TF32, which is faster; never in a certificate.
+    """
+    if not torch.cuda.is_available():
+        yield
+        return
+    # Read when cuBLAS is first used; without it, kernels that run at the same time may share their workspace.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
