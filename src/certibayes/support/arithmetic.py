@@ -86,13 +86,15 @@ def repeatable_kernels(tf32: bool = False) -> Iterator[None]:
         return
     # Read when cuBLAS is first used; without it, kernels that run at the same time may share their workspace.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    try:
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with ExitStack() as stack:
+        stack.enter_context(
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
+        )
+        # torch refuses to tell the global setting once the caller has set a backend's own; those decide then.
+        with suppress(RuntimeError):
+            stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+            torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        yield
 
 
 @contextmanager
