@@ -2,27 +2,15 @@
 
 import pytest
 import torch
-from torch import nn
 
 import certibayes as cb
 from certibayes.certification import certify_in_shards
 from certibayes.errors import InvalidInput
 
+from ..linear_cases import BALL, POSTERIOR, PREDICTOR, REGRESSOR
+
 X = torch.rand(7, 3, generator=torch.Generator().manual_seed(0))
-
-
-def _net() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        return nn.Linear(3, 3)
-
-
-PREDICTOR = cb.Point(_net()).predictor()
-REGRESSOR = cb.Point(_net(), metadata={"task": "regression"}).predictor()
-PARAMS = {name: value.detach() for name, value in _net().named_parameters()}
-POSTERIOR = cb.DiagonalGaussian(_net(), PARAMS, {name: value.abs() / 10 for name, value in PARAMS.items()})
 Y = PREDICTOR.predict(X)
-BALL = {"eps": 0.1, "domain": (0.0, 1.0)}
 
 CALLS = {
     "certify": (7, lambda path, **p: cb.certify(PREDICTOR, X, batch_size=3, **BALL, **p)),

@@ -6,7 +6,7 @@ from torch.utils import _pytree as pytree
 
 import certibayes as cb
 from certibayes.inference import Target
-from certibayes.inference._flat import FLAT, FlatTarget, Layout
+from certibayes.inference._flat import FLAT, FlatTarget, Layout, is_elementwise
 from certibayes.likelihoods import Batch
 
 ALGORITHMS = {
@@ -49,7 +49,7 @@ class OneStream:
 @pytest.mark.parametrize("likelihood", LIKELIHOODS.values(), ids=LIKELIHOODS)
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_steps_are_the_same(algorithm, likelihood, monkeypatch):
-    assert algorithm.elementwise
+    assert is_elementwise(algorithm)
     target, params, batch = case(likelihood)
     generator = torch.Generator().manual_seed(0)
     named = algorithm.init(target, params, generator)
@@ -93,3 +93,18 @@ def test_only_dictionaries_of_all_names_are_joined():
     joined = layout.joined(state)
     assert joined[0].keys() == {FLAT} and joined[1] == {} and joined[3].keys() == {"a"}
     assert layout.named(joined)[0].keys() == named.keys()
+
+
+def test_a_class_with_steps_of_its_own_must_say_it_again():
+    class Renamed(cb.MAP):
+        """Has the steps of MAP."""
+
+    class ByName(cb.MAP):
+        """Treats its layers in different ways."""
+
+        def update(self, target, state, batch, noise, generator):
+            state.params["1.weight"]
+            return super().update(target, state, batch, noise, generator)
+
+    assert is_elementwise(Renamed()) and is_elementwise(cb.Laplace())
+    assert not is_elementwise(ByName()) and not is_elementwise(cb.HMC())

@@ -1,10 +1,11 @@
 """A step of training as a CUDA graph.
 
-One step of a small network is a few hundred kernels of a microsecond each, and Python takes ten times as long to launch
-them one by one. A graph launches all of them at once. ``update`` is pure, reads nothing on the host and does not branch
-on data, so that what was recorded once can be replayed with other numbers in the same places: the state, the batch,
-its noise and the network's buffers are copied into tensors of their own before each replay, and random numbers come
-from a generator that is registered with the graph, so that they are the ones an uncaptured run draws.
+One step of a small network is a hundred kernels or two of a microsecond each, and Python takes ten times as long to
+launch them one by one. A graph launches all of them at once. ``update`` is pure, reads nothing on the host and does not
+branch on data, so a recording of it can be replayed with other numbers in the same places: the state, the batch, its
+noise and the network's buffers are copied into tensors of their own before each replay. Random numbers come from a
+generator that is registered with the graph, so that each replay draws new ones, the same again for the same seed. Where
+all weights come as one vector, they are drawn in another order than tensor by tensor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from certibayes.inference._flat import FlatTarget
+from certibayes.inference._flat import FlatTarget, is_elementwise
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -44,8 +45,8 @@ class Places(NamedTuple):
 class CapturedUpdate:
     """``algorithm.update`` on a GPU, recorded at the first call and replayed from then on.
 
-    Where a step cannot be recorded, every call makes it as it stands, and that is said once. So is a batch of another
-    shape than the first, such as the last one of a loader.
+    Where a step cannot be recorded, a warning says so once, and every call makes the step as it stands. So does a call
+    with a batch of another shape than the first, such as the last one of a loader.
 
     Args:
         algorithm: whose steps are made.
@@ -88,7 +89,7 @@ class CapturedUpdate:
         state, batch = pytree.tree_map(torch.clone, (state, batch))
         noise = Noise(*(part.clone() for part in noise if part is not None))
         fixed, inner = target.with_buffers(buffers), state
-        if self.algorithm.elementwise:
+        if is_elementwise(self.algorithm):
             flat = FlatTarget.of(fixed, self.algorithm.mean_params(state))
             inner = flat.layout.joined(state)
             # The same memory under the names that everyone else knows.

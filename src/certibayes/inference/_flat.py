@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Gradients, Noise
 from certibayes.networks import Params
@@ -66,6 +67,15 @@ class Layout:
             return isinstance(node, dict) and node.keys() == names
 
         return pytree.tree_map(lambda node: change(node) if known(node) else node, tree, is_leaf=known)
+
+
+def is_elementwise(algorithm: Algorithm[Any]) -> bool:
+    """Tell whether an algorithm's steps may be given all weights as one vector.
+
+    Only the class that defines ``update`` can know: one that derives from it with steps of its own may look at names.
+    """
+    owner = next(kind for kind in type(algorithm).__mro__ if "update" in vars(kind))
+    return bool(vars(owner).get("elementwise", False))
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Algorithm(Generic[State]):
 
     elementwise: ClassVar[bool] = False
     """Whether ``update`` treats every weight alike, whatever tensor it is in: then all of them may come as one vector,
-    under one name."""
+    under one name. Stated beside ``update``; a class with an ``update`` of its own states it again."""
 
     @property
     def burn_in_epochs(self) -> int:
