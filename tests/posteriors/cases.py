@@ -50,3 +50,8 @@ def inputs(count: int = 5) -> Tensor:
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def ones_like_each(mean):
+    """Standard deviations of 1, or anything else of the shapes of ``mean``."""
+    return {name: torch.ones_like(p) for name, p in mean.items()}

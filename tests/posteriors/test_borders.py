@@ -7,16 +7,12 @@ import torch
 import certibayes as cb
 from certibayes.errors import InvalidInput
 
-from .cases import batch_norm_net, network, stacked
-
-
-def mean_of_ones(mean):
-    return {name: torch.ones_like(p) for name, p in mean.items()}
+from .cases import batch_norm_net, network, ones_like_each, stacked
 
 
 def kinds_with(domain):
     net, mean = network(), dict(network().named_parameters())
-    ones = mean_of_ones(mean)
+    ones = ones_like_each(mean)
     return {
         "point": cb.Point(net, domain=domain),
         "gaussian": cb.DiagonalGaussian(net, mean, ones, domain=domain),
@@ -77,7 +73,7 @@ class TestParametersAsTheyCome:
         assert cb.Samples(network(), plain).predictor().digest == cb.Samples(network(), stacked()).predictor().digest
         mean = {name: kind(p.detach().numpy()) for name, p in network().named_parameters()}
         assert cb.Point(network(), mean).predictor().digest == cb.Point(network()).predictor().digest
-        assert cb.DiagonalGaussian(network(), mean, mean_of_ones(dict(network().named_parameters()))).mean.keys()
+        assert cb.DiagonalGaussian(network(), mean, ones_like_each(dict(network().named_parameters()))).mean.keys()
 
     def test_names_that_do_not_match(self):
         each = [dict(network(seed).named_parameters()) for seed in range(3)]

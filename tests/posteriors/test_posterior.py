@@ -7,7 +7,7 @@ from torch import nn
 import certibayes as cb
 from certibayes.errors import InvalidInput
 
-from .cases import KINDS, batch_norm_net, gaussian, generator, inputs, network, posterior, stacked
+from .cases import KINDS, batch_norm_net, gaussian, generator, inputs, network, ones_like_each, posterior, stacked
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -285,14 +285,10 @@ class TestInWords:
     def test_chains_and_ranks(self):
         assert "6 samples from 2 chains" in repr(cb.Samples(network(), stacked(), metadata={"chains": 2}))
         mean = dict(network().named_parameters())
-        assert "rank 6" in repr(cb.LowRankGaussian(network(), mean, mean_of_ones(mean), stacked()))
+        assert "rank 6" in repr(cb.LowRankGaussian(network(), mean, ones_like_each(mean), stacked()))
 
     def test_a_deep_network_is_cut_short(self):
         text = repr(cb.Point(cb.networks.mlp(4, [5] * 9, 3)))
         assert "4 -> Reshape, Linear, ReLU, Linear, 12 more, Linear, ReLU, Linear, ReLU" not in text
         assert len(text.splitlines()[1]) < 120
         assert " more, " in text
-
-
-def mean_of_ones(mean):
-    return {name: torch.ones_like(p) for name, p in mean.items()}
