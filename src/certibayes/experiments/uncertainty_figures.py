@@ -74,7 +74,7 @@ def histogram_grid(
         title: of the figure.
     """
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
-    figure = new_figure(1.6 + 3.1 * len(columns), 1.3 + 1.7 * len(rows))
+    figure = new_figure(1.6 + 3.1 * len(columns), (1.3 if len(columns) > 1 else 1.8) + 1.7 * len(rows))
     panels = figure.subplots(len(rows), len(columns), squeeze=False, sharey=True, sharex=True)
     attacked = False
     for strip, (row, cells) in zip(panels, rows.items(), strict=True):
@@ -96,7 +96,9 @@ def histogram_grid(
     if attacked:
         line = require_package("matplotlib.lines", EXTRA).Line2D
         handles.append(line([], [], color=ATTACKED, linewidth=1.2, label="in-distribution after PGD"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    # Side by side they are wider than a single panel.
+    beside = len(handles) if len(columns) > 1 else 1
+    figure.legend(handles=handles, loc="outside lower center", ncols=beside, frameon=False)
     save(figure, path)
 
 
