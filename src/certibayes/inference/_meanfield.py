@@ -7,18 +7,20 @@ With N examples, prior precision δ, temperature T and curvature h of one exampl
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from certibayes.inference.target import Target
 from certibayes.networks import Params
+from certibayes.support.fused import fused
 
 
 def standard_deviations(target: Target, curvature: Params) -> dict[str, Tensor]:
     """Return the standard deviation of every parameter."""
-    scale = target.data_size / target.temperature
     return {
-        name: torch.add(target.precision[name] / target.temperature, h, alpha=scale).rsqrt_()
+        name: torch.rsqrt(_precision(h, target.precision[name], target.data_size, target.temperature))
         for name, h in curvature.items()
     }
 
@@ -32,9 +34,22 @@ def curvature_for_std(target: Target, params: Params, std: float) -> dict[str, T
     }
 
 
-def sample_weights(mean: Params, std: Params, generator: torch.Generator) -> dict[str, Tensor]:
+def sample_weights(target: Target, mean: Params, curvature: Params, generator: torch.Generator) -> dict[str, Tensor]:
     """Draw m + s ε with one ε ~ N(0, 1) for each weight."""
-    return {
-        name: torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device).mul_(std[name]).add_(m)
-        for name, m in mean.items()
-    }
+    sample = {}
+    for name, m in mean.items():
+        normal = torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device)
+        (sample[name],) = _sample(
+            m, normal, curvature[name], target.precision[name], target.data_size, target.temperature
+        )
+    return sample
+
+
+def _precision(h: Any, precision: Any, data_size: int, temperature: float) -> Any:
+    """Return 1 / s² = (N h + δ) / T."""
+    return torch.add(precision / temperature, h, alpha=data_size / temperature)
+
+
+@fused
+def _sample(m: Any, normal: Any, h: Any, precision: Any, data_size: int, temperature: float) -> tuple[Any, ...]:
+    return (normal.mul_(_precision(h, precision, data_size, temperature).rsqrt_()).add_(m),)

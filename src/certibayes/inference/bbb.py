@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
 from certibayes.support.adam import Moments, adam_step, zero_moments
+from certibayes.support.fused import fused
 
 
 class BBBState(NamedTuple):
@@ -71,23 +72,19 @@ class BBB(Algorithm[BBBState]):
         self, target: Target, state: BBBState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[BBBState, Info]:
         """Sample weights, and move means and standard deviations along the gradient of the bound."""
-        sample, normal, std = {}, {}, {}
-        for name, r in state.rho.items():
-            std[name] = functional.softplus(r)
-            normal[name] = torch.randn(r.shape, generator=generator, dtype=r.dtype, device=r.device)
-            sample[name] = torch.addcmul(state.mean[name], std[name], normal[name])
+        sample, std, normal = {}, {}, {}
+        for name, m in state.mean.items():
+            normal[name] = torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device)
+            sample[name], std[name] = _sample(m, state.rho[name], normal[name])
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
-        mean_gradient, rho_gradient = {}, {}
-        for name, g in gradient.items():
-            prior = target.prior[name]
-            mean_gradient[name] = torch.addcmul(g, state.mean[name], prior)
-            # d/ds of the likelihood, of δ/2 s², and of the entropy log s; then the chain rule through softplus.
-            entropy = (target.temperature / target.data_size) / std[name]
-            std_gradient = normal[name].mul_(g).addcmul_(std[name], prior).sub_(entropy)
-            rho_gradient[name] = std_gradient.mul_(torch.sigmoid(state.rho[name]))
-        step = state.step + 1
-        mean, mean_moments = adam_step(state.mean, mean_gradient, state.mean_moments, step, state.lr, self.betas)
-        rho, rho_moments = adam_step(state.rho, rho_gradient, state.rho_moments, step, state.lr, self.betas)
+        entropy = target.temperature / target.data_size
+        slope = {
+            name: _rho_gradient(g, state.rho[name], std[name], normal[name], target.prior[name], entropy)[0]
+            for name, g in gradient.items()
+        }
+        step, moments = state.step + 1, (state.mean_moments, state.rho_moments)
+        mean, mean_moments = adam_step(state.mean, gradient, target.prior, moments[0], step, state.lr, self.betas)
+        rho, rho_moments = adam_step(state.rho, slope, None, moments[1], step, state.lr, self.betas)
         return BBBState(mean, rho, mean_moments, rho_moments, step, state.lr), {"loss": loss}
 
     def mean_params(self, state: BBBState) -> dict[str, Tensor]:
@@ -98,3 +95,15 @@ class BBB(Algorithm[BBBState]):
         """Return the Gaussian."""
         std = {name: functional.softplus(rho) for name, rho in state.rho.items()}
         return DiagonalGaussian(target.network(), state.mean, std)
+
+
+@fused
+def _sample(m: Any, rho: Any, normal: Any) -> tuple[Any, ...]:
+    std = functional.softplus(rho)
+    return torch.addcmul(m, std, normal), std
+
+
+@fused
+def _rho_gradient(g: Any, rho: Any, std: Any, normal: Any, prior: Any, entropy: float) -> tuple[Any, ...]:
+    """Return d/ds of the likelihood, of δ/2 s², and of the entropy log s; then the chain rule through softplus."""
+    return (normal.mul_(g).addcmul_(std, prior).sub_(entropy / std).mul_(torch.sigmoid(rho)),)

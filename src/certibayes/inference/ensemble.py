@@ -79,9 +79,8 @@ class DeepEnsemble(Algorithm[EnsembleState]):
     ) -> tuple[EnsembleState, Info]:
         """Make one step of Adam with every member."""
         losses, gradient = map_samples(lambda member: target.mean_loss_and_gradient(member, batch, noise), state.params)
-        gradient = {name: torch.addcmul(g, state.params[name], target.prior[name]) for name, g in gradient.items()}
         step = state.step + 1
-        params, moments = adam_step(state.params, gradient, state.moments, step, state.lr, self.betas)
+        params, moments = adam_step(state.params, gradient, target.prior, state.moments, step, state.lr, self.betas)
         return EnsembleState(params, moments, step, state.lr), {"loss": losses.mean()}
 
     def mean_params(self, state: EnsembleState) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
+from certibayes.support.fused import fused
 
 
 class IVONState(NamedTuple):
@@ -76,21 +77,24 @@ class IVON(Algorithm[IVONState]):
         self, target: Target, state: IVONState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[IVONState, Info]:
         """Sample weights, and move mean and curvature."""
-        beta1, beta2 = self.betas
         step = state.step + 1
-        std = standard_deviations(target, state.hessian)
-        sample = sample_weights(state.mean, std, generator)
+        sample = sample_weights(target, state.mean, state.hessian, generator)
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
+        correction = 1 - self.betas[0] ** step
         mean, momentum, hessian = {}, {}, {}
         for name, m in state.mean.items():
-            g, h, prior = gradient[name], state.hessian[name], target.prior[name]
-            # g ε / s with ε = (w - m) / s.
-            estimate = (sample[name] - m).mul_(g).div_(std[name].square_())
-            correction = (h - estimate).square_().div_(h + prior).mul_(0.5 * (1 - beta2) ** 2)
-            hessian[name] = torch.lerp(estimate, h, beta2).add_(correction)
-            momentum[name] = torch.lerp(g, state.momentum[name], beta1)
-            direction = torch.addcmul(momentum[name] / (1 - beta1**step), m, prior).div_(hessian[name] + prior)
-            mean[name] = m - direction.mul_(state.lr)
+            mean[name], momentum[name], hessian[name] = _move(
+                m,
+                state.momentum[name],
+                state.hessian[name],
+                gradient[name],
+                sample[name],
+                target.prior[name],
+                correction,
+                state.lr,
+                *self.betas,
+                target.data_size / target.temperature,
+            )
         return IVONState(mean, momentum, hessian, step, state.lr), {"loss": loss}
 
     def mean_params(self, state: IVONState) -> dict[str, Tensor]:
@@ -100,3 +104,17 @@ class IVON(Algorithm[IVONState]):
     def finalize(self, target: Target, state: IVONState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.hessian))
+
+
+@fused
+def _move(  # noqa: PLR0913 - a formula
+    m: Any, v: Any, h: Any, g: Any, w: Any, prior: Any, correction: Any, lr: Any, beta1: float, beta2: float, n: float
+) -> tuple[Any, ...]:
+    precision = h + prior
+    # g ε / s with ε = (w - m) / s, and 1 / s² = n (h + δ/N) with n = N / T.
+    estimate = (w - m).mul_(g).mul_(precision).mul_(n)
+    riemannian = (h - estimate).square_().div_(precision).mul_(0.5 * (1 - beta2) ** 2)
+    h = torch.lerp(estimate, h, beta2).add_(riemannian)
+    v = torch.lerp(g, v, beta1)
+    direction = torch.addcmul(v / correction, m, prior).div_(h + prior)
+    return m - direction.mul_(lr), v, h

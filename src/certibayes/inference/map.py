@@ -21,6 +21,7 @@ from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import Point, Posterior
 from certibayes.support.adam import Moments, adam_step, zero_moments
+from certibayes.support.descent import momentum_step
 
 
 class MAPState(NamedTuple):
@@ -67,14 +68,14 @@ class MAP(Algorithm[MAPState]):
     ) -> tuple[MAPState, Info]:
         """Make one step of Adam or SGD on the mean loss."""
         loss, gradient = target.mean_loss_and_gradient(state.params, batch, noise)
-        gradient = {name: torch.addcmul(g, state.params[name], target.prior[name]) for name, g in gradient.items()}
         step = state.step + 1
         if self.optimizer == "adam":
-            params, moments = adam_step(state.params, gradient, state.moments, step, state.lr, self.betas)
+            params, moments = adam_step(state.params, gradient, target.prior, state.moments, step, state.lr, self.betas)
         else:
-            first = {name: self.betas[0] * state.moments.first[name] + g for name, g in gradient.items()}
-            params = {name: state.params[name] - state.lr * v for name, v in first.items()}
-            moments = Moments(first, {})
+            params, velocity = momentum_step(
+                state.params, gradient, target.prior, state.moments.first, state.lr, self.betas[0]
+            )
+            moments = Moments(velocity, {})
         return MAPState(params, moments, step, state.lr), {"loss": loss}
 
     def mean_params(self, state: MAPState) -> dict[str, Tensor]:

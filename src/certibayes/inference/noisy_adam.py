@@ -15,7 +15,7 @@ The second moment f and the standard deviation s are different things and are ke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
+from certibayes.support.fused import fused
 
 
 class NoisyAdamState(NamedTuple):
@@ -74,17 +75,24 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         self, target: Target, state: NoisyAdamState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[NoisyAdamState, Info]:
         """Sample weights, and move mean and Fisher information."""
-        beta1, beta2 = self.betas
         step = state.step + 1
-        sample = sample_weights(state.mean, standard_deviations(target, state.fisher), generator)
+        sample = sample_weights(target, state.mean, state.fisher, generator)
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
-        rate = state.lr / (1 - beta1**step)
+        rate = state.lr / (1 - self.betas[0] ** step)
         mean, momentum, fisher = {}, {}, {}
         for name, m in state.mean.items():
-            g, prior = gradient[name], target.prior[name]
-            fisher[name] = (state.fisher[name] * beta2).addcmul_(g, g, value=(1 - beta2) * len(batch.inputs))
-            momentum[name] = torch.lerp(torch.addcmul(g, sample[name], prior), state.momentum[name], beta1)
-            mean[name] = torch.addcdiv(m, momentum[name] * rate, fisher[name] + (prior + self.damping), value=-1)
+            mean[name], momentum[name], fisher[name] = _move(
+                m,
+                state.momentum[name],
+                state.fisher[name],
+                gradient[name],
+                sample[name],
+                target.prior[name],
+                rate,
+                *self.betas,
+                len(batch.inputs),
+                self.damping,
+            )
         return NoisyAdamState(mean, momentum, fisher, step, state.lr), {"loss": loss}
 
     def mean_params(self, state: NoisyAdamState) -> dict[str, Tensor]:
@@ -94,3 +102,12 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
     def finalize(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.fisher))
+
+
+@fused
+def _move(  # noqa: PLR0913 - a formula
+    m: Any, v: Any, f: Any, g: Any, w: Any, prior: Any, rate: Any, beta1: float, beta2: float, size: int, damping: float
+) -> tuple[Any, ...]:
+    f = (f * beta2).addcmul_(g, g, value=(1 - beta2) * size)
+    v = torch.lerp(torch.addcmul(g, w, prior), v, beta1)
+    return torch.addcdiv(m, v * rate, f + (prior + damping), value=-1), v, f

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import Posterior, Samples
+from certibayes.support.fused import fused
 
 
 class SGHMCState(NamedTuple):
@@ -109,11 +110,10 @@ class SGHMC(Algorithm[SGHMCState]):
         size = rate.sqrt()
         params, momentum = {}, {}
         for name, w in state.params.items():
-            slope = torch.addcmul(gradient[name], w, target.prior[name])
             normal = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
-            momentum[name] = normal.mul_(noise_std).add_(state.momentum[name], alpha=1.0 - self.friction)
-            momentum[name].sub_(slope.mul_(size))
-            params[name] = w + size * momentum[name]
+            params[name], momentum[name] = _move(
+                w, state.momentum[name], gradient[name], target.prior[name], normal, size, noise_std, self.friction
+            )
         new = state._replace(params=params, momentum=momentum, step=state.step + 1)
         return new, {"loss": loss, "rate": rate}
 
@@ -143,3 +143,12 @@ class SGHMC(Algorithm[SGHMCState]):
         stacked = with_statistics(target, state.draws.values, sweep)
         metadata = {"chains": 1, "sampler": {"step_size": float(state.lr)}}
         return Samples(target.network(), stacked, metadata=metadata)
+
+
+@fused
+def _move(  # noqa: PLR0913 - a formula
+    w: Any, u: Any, g: Any, prior: Any, normal: Any, size: Any, noise_std: Any, friction: float
+) -> tuple[Any, ...]:
+    slope = torch.addcmul(g, w, prior)
+    u = normal.mul_(noise_std).add_(u, alpha=1.0 - friction).sub_(slope.mul_(size))
+    return w + size * u, u

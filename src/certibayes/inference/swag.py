@@ -22,6 +22,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, LowRankGaussian, Posterior
+from certibayes.support.descent import momentum_step
 
 
 class SWAGState(NamedTuple):
@@ -91,13 +92,8 @@ class SWAG(Algorithm[SWAGState]):
     ) -> tuple[SWAGState, Info]:
         """Make one step of gradient descent."""
         loss, gradient = target.mean_loss_and_gradient(state.params, batch, noise)
-        step = state.step + 1
-        params, velocity = {}, {}
-        for name, p in state.params.items():
-            slope = torch.addcmul(gradient[name], p, target.prior[name])
-            velocity[name] = slope.add_(state.velocity[name], alpha=self.momentum)
-            params[name] = p - state.lr * velocity[name]
-        return state._replace(params=params, velocity=velocity, step=step), {"loss": loss}
+        params, velocity = momentum_step(state.params, gradient, target.prior, state.velocity, state.lr, self.momentum)
+        return state._replace(params=params, velocity=velocity, step=state.step + 1), {"loss": loss}
 
     def collects(self, target: Target, step: int) -> bool:
         """See the base class: once per epoch, or every ``every`` steps, after ``start``."""

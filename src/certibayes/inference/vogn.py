@@ -13,7 +13,7 @@ The squares are per example, h = 1/B Σ_b (∇ℓ_b)², not the square of the me
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
+from certibayes.support.fused import fused
 
 
 class VOGNState(NamedTuple):
@@ -71,20 +72,23 @@ class VOGN(Algorithm[VOGNState]):
         self, target: Target, state: VOGNState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[VOGNState, Info]:
         """Sample weights, and move mean and curvature."""
-        beta1, beta2 = self.betas
         step = state.step + 1
-        sample = sample_weights(state.mean, standard_deviations(target, state.curvature), generator)
+        sample = sample_weights(target, state.mean, state.curvature, generator)
         values, gradient, squares = target.gradients(sample, batch, noise)
-        size = len(batch.inputs)
-        rate = state.lr / (1 - beta1**step)
+        rate = state.lr / (1 - self.betas[0] ** step)
         mean, momentum, curvature = {}, {}, {}
         for name, m in state.mean.items():
-            prior = target.prior[name]
-            # Gradients are of the log-likelihood; the loss is its negative.
-            loss_gradient = (m * prior).sub_(gradient[name], alpha=1 / size)
-            momentum[name] = torch.lerp(loss_gradient, state.momentum[name], beta1)
-            curvature[name] = (state.curvature[name] * beta2).add_(squares[name], alpha=(1 - beta2) / size)
-            mean[name] = torch.addcdiv(m, momentum[name] * rate, curvature[name] + prior, value=-1)
+            mean[name], momentum[name], curvature[name] = _move(
+                m,
+                state.momentum[name],
+                state.curvature[name],
+                gradient[name],
+                squares[name],
+                target.prior[name],
+                rate,
+                *self.betas,
+                len(batch.inputs),
+            )
         return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean()}
 
     def mean_params(self, state: VOGNState) -> dict[str, Tensor]:
@@ -94,3 +98,13 @@ class VOGN(Algorithm[VOGNState]):
     def finalize(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
         return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.curvature))
+
+
+@fused
+def _move(  # noqa: PLR0913 - a formula
+    m: Any, v: Any, h: Any, g: Any, squares: Any, prior: Any, rate: Any, beta1: float, beta2: float, size: int
+) -> tuple[Any, ...]:
+    # Gradients are of the log-likelihood; the loss is its negative.
+    v = torch.lerp((m * prior).sub_(g, alpha=1 / size), v, beta1)
+    h = (h * beta2).add_(squares, alpha=(1 - beta2) / size)
+    return torch.addcdiv(m, v * rate, h + prior, value=-1), v, h

@@ -2,7 +2,8 @@
 
     m ← β₁ m + (1 - β₁) g,        v ← β₂ v + (1 - β₂) g²,        w ← w - lr m / (1 - β₁ᵗ) / (sqrt(v / (1 - β₂ᵗ)) + e)
 
-Training keeps its states, so ``adam_step`` changes nothing that it was given, and takes step and rate as tensors.
+Training keeps its states, so ``adam_step`` changes nothing that it was given, and takes step and rate as tensors. Each
+weight decays towards 0 by the prior's precision: that is part of the gradient g.
 Bounds are raised by thousands of short ascents, whose moments nobody else holds: ``adam_direction`` overwrites them,
 and its step is known on the host. The two round differently, so neither can replace the other without changing results
 in their last bits.
@@ -11,10 +12,12 @@ in their last bits.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from certibayes.support.fused import fused
 
 EPS = 1e-8
 
@@ -37,23 +40,54 @@ def zero_moments(params: Mapping[str, Tensor]) -> Moments:
 def adam_step(
     params: Mapping[str, Tensor],
     gradient: Mapping[str, Tensor],
+    decay: Mapping[str, Tensor] | None,
     moments: Moments,
     step: Tensor,
     lr: Tensor,
     betas: tuple[float, float],
 ) -> tuple[dict[str, Tensor], Moments]:
-    """Make the step number ``step`` (counted from 1) and return new parameters and moments."""
-    beta1, beta2 = betas
-    rate, inverse_root = lr / (1 - beta1**step), torch.rsqrt(1 - beta2**step)
-    smallest = torch.full_like(rate, EPS)
+    """Make the step number ``step`` (counted from 1) and return new parameters and moments.
+
+    Args:
+        params: weights.
+        gradient: of the loss.
+        decay: what is added to the gradient for each unit of a weight; None for nothing.
+        moments: of the step before.
+        step: 0-d.
+        lr: learning rate, 0-d.
+        betas: of the moments.
+    """
+    rate, inverse_root = _corrections(step, lr, *betas)
     moved, first, second = {}, {}, {}
-    for name, g in gradient.items():
-        first[name] = torch.lerp(g, moments.first[name], beta1)
-        second[name] = (moments.second[name] * beta2).addcmul_(g, g, value=1 - beta2)
-        # As few passes over memory as there are: a step of a small network takes no longer than these.
-        denominator = torch.addcmul(smallest, second[name].sqrt(), inverse_root)
-        moved[name] = torch.addcdiv(params[name], first[name] * rate, denominator, value=-1)
+    for name, w in params.items():
+        moved[name], first[name], second[name] = _adam(
+            w,
+            gradient[name],
+            None if decay is None else decay[name],
+            moments.first[name],
+            moments.second[name],
+            rate,
+            inverse_root,
+            *betas,
+        )
     return moved, Moments(first, second)
+
+
+@fused
+def _corrections(step: Any, lr: Any, beta1: float, beta2: float) -> tuple[Any, ...]:
+    return lr / (1 - beta1**step), torch.rsqrt(1 - beta2**step)
+
+
+@fused
+def _adam(  # noqa: PLR0913 - a formula
+    w: Any, g: Any, decay: Any, m: Any, v: Any, rate: Any, inverse_root: Any, beta1: float, beta2: float
+) -> tuple[Any, ...]:
+    g = g if decay is None else torch.addcmul(g, w, decay)
+    m = torch.lerp(g, m, beta1)
+    v = (v * beta2).addcmul_(g, g, value=1 - beta2)
+    # As few passes over memory as there are: a step of a small network takes no longer than these.
+    denominator = torch.sqrt(v).mul_(inverse_root).add_(EPS)
+    return torch.addcdiv(w, m * rate, denominator, value=-1), m, v
 
 
 def adam_direction(gradient: Tensor, moments: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
