@@ -15,22 +15,24 @@ def slopes(step):
     return torch.randn(3, generator=generator, dtype=torch.float64) * scale
 
 
-def torch_path(lr, betas, eps):
+def torch_path(lr, betas, eps, decay=0.0):
     weight = torch.nn.Parameter(torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64))
-    optimizer = torch.optim.Adam([weight], lr=lr, betas=betas, eps=eps)
+    optimizer = torch.optim.Adam([weight], lr=lr, betas=betas, eps=eps, weight_decay=decay)
     for step in range(1, STEPS + 1):
         weight.grad = slopes(step)
         optimizer.step()
         yield weight.detach().clone()
 
 
+@pytest.mark.parametrize("decay", [None, 0.0, 0.7])
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9), (0.0, 0.0)])
-def test_the_pure_one_is_torchs(betas):
+def test_the_pure_one_is_torchs(betas, decay):
     params = {"w": torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)}
     moments, lr = zero_moments(params), torch.tensor(0.03, dtype=torch.float64)
-    for step, expected in enumerate(torch_path(0.03, betas, 1e-8), 1):
+    towards_zero = None if decay is None else {"w": torch.tensor(decay, dtype=torch.float64)}
+    for step, expected in enumerate(torch_path(0.03, betas, 1e-8, decay or 0.0), 1):
         number = torch.tensor(float(step), dtype=torch.float64)
-        params, moments = adam_step(params, {"w": slopes(step)}, moments, number, lr, betas)
+        params, moments = adam_step(params, {"w": slopes(step)}, towards_zero, moments, number, lr, betas)
         torch.testing.assert_close(params["w"], expected, rtol=1e-10, atol=1e-12)
 
 
@@ -38,7 +40,7 @@ def test_the_pure_one_leaves_its_arguments_alone():
     params = {"w": torch.ones(3)}
     moments = zero_moments(params)
     given = {"w": torch.full((3,), 0.5)}
-    adam_step(params, given, moments, torch.tensor(1.0), torch.tensor(0.1), (0.9, 0.999))
+    adam_step(params, given, {"w": torch.ones(())}, moments, torch.tensor(1.0), torch.tensor(0.1), (0.9, 0.999))
     assert all(bool((tensor["w"] == 0).all()) for tensor in moments)
     assert bool((params["w"] == 1).all())
     assert bool((given["w"] == 0.5).all())
