@@ -32,6 +32,10 @@ FUNCTIONS = {
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
     "square": "{0} * {0}",
+    "abs": "fabs({0})",
+    "neg": "-{0}",
+    # Written so that NaN stays what it is.
+    "relu": "{0} < T(0) ? T(0) : {0}",
     "sqrt": "sqrt({0})",
     "rsqrt": "rsqrt({0})",
     "sigmoid": "T(1) / (T(1) + exp(-{0}))",
@@ -98,34 +102,45 @@ class Symbol:
     def __rtruediv__(self, other: Any) -> Symbol:
         return self.write(f"{_text(other)} / {self.name}")
 
+    def __gt__(self, other: Any) -> Symbol:
+        return self.write(f"T({self.name} > {_text(other)})")
+
+    def __neg__(self) -> Symbol:
+        return self.apply("neg")
+
     def __rpow__(self, base: float) -> Symbol:
         return self.write(f"pow({_text(base)}, {self.name})")
 
     __radd__, __rmul__ = __add__, __mul__
 
 
-def fused(formula: Formula) -> Formula:
+def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
     """Make a formula run as one kernel where its tensors are on a GPU.
 
     Its arguments are tensors that broadcast to one shape, which is that of its results, numbers, which are compiled
-    into the kernel, and None. It may use the operators + - * /, a number to the power of a tensor, and ``FUNCTIONS``.
+    into the kernel, and None. It may use the operators + - * / >, a number to the power of a tensor, and ``FUNCTIONS``.
+    What it makes is called with these, and may be given ``out``: tensors for the results.
     """
 
     @wraps(formula)
-    def call(*arguments: Tensor | float | None) -> tuple[Tensor, ...]:
+    def call(*arguments: Tensor | float | None, out: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         if not _fuses(tensors):
-            return formula(*arguments)
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-        tensors = [(tensor if _place(tensor, shape) else tensor.expand(shape)).contiguous() for tensor in tensors]
-        places = tuple(_place(tensor, shape) for tensor in tensors)
+            results = formula(*arguments)
+            if out is None:
+                return results
+            return tuple(place.copy_(result) for place, result in zip(out, results, strict=True))
+        like = _largest(tensors)
+        tensors = [_laid_out(tensor, like) for tensor in tensors]
+        places = [_place(tensor, like) for tensor in tensors]
         constants = tuple(... if isinstance(argument, Tensor) else argument for argument in arguments)
-        kernel, results = _compiled(formula, constants, places, tensors[0].dtype, tensors[0].device.index)
-        outputs = tuple(tensors[0].new_empty(shape) for _ in range(results))
-        count = math.prod(shape)
-        blocks = -(-count // THREADS)
-        kernel((blocks, 1, 1), (THREADS, 1, 1), [*outputs, *tensors, count, math.prod(shape[1:])])
-        return outputs
+        kinds = tuple(place if isinstance(place, str) else "" for place in places)
+        kernel, results = _compiled(formula, constants, kinds, like.dtype, like.device.index)
+        written = [torch.empty_like(like) for _ in range(results)] if out is None else [_require(o, like) for o in out]
+        periods = [number for place in places if not isinstance(place, str) for number in place]
+        blocks = -(-like.numel() // THREADS)
+        kernel((blocks, 1, 1), (THREADS, 1, 1), [*written, *tensors, like.numel(), *periods])
+        return tuple(written)
 
     return call
 
@@ -135,6 +150,7 @@ def _fuses(tensors: Sequence[Tensor]) -> bool:
     return (
         all(tensor.is_cuda and tensor.dtype == tensors[0].dtype for tensor in tensors)
         and tensors[0].dtype in TYPES
+        and math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors))) < 2**31 - THREADS
         and not any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
         and _can_compile()
@@ -151,17 +167,47 @@ def _can_compile() -> bool:
     return True
 
 
-def _place(tensor: Tensor, shape: torch.Size) -> str:
-    """Return where element i of a result of this shape finds its value in the tensor; empty if there is no rule."""
-    if tensor.shape == shape:
+def _largest(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the tensor whose shape, and whose order in memory, is that of the results."""
+    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    like = next((tensor for tensor in tensors if tensor.shape == shape), tensors[0].expand(shape))
+    return like if is_dense(like) else like.contiguous()
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Tell whether a tensor fills its memory without gaps, in whatever order of its dimensions."""
+    return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
+
+
+def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor in a form for which there is a rule where to find its elements."""
+    if tensor.shape == like.shape:
+        return tensor if tensor.stride() == like.stride() else torch.empty_like(like).copy_(tensor)
+    tensor = tensor.contiguous()
+    return tensor if _place(tensor, like) else torch.empty_like(like).copy_(tensor.expand(like.shape))
+
+
+def _place(tensor: Tensor, like: Tensor) -> str | tuple[int, int]:
+    """Return where element i of the results finds its value: at i, at 0, or at (i / a) % b as (a, b); "" if nowhere.
+
+    The last is for one dimension, or several that lie next to each other in memory, over which the tensor varies.
+    """
+    if tensor.shape == like.shape:
         return "i"
     if tensor.numel() == 1:
         return "0"
-    if tensor.shape == shape[1:]:
-        return "i % inner"
-    if tensor.dim() == len(shape) and tensor.shape[0] == shape[0] == tensor.numel():
-        return "i / inner"
-    return ""
+    sizes = (1,) * (like.dim() - tensor.dim()) + tensor.shape
+    varying = [d for d, size in enumerate(sizes) if size > 1]
+    strides = [like.stride(d) for d in varying]
+    if strides != sorted(strides, reverse=True) or strides[0] * sizes[varying[0]] != strides[-1] * tensor.numel():
+        return ""
+    return strides[-1], tensor.numel()
+
+
+def _require(out: Tensor, like: Tensor) -> Tensor:
+    if out.shape != like.shape or out.stride() != like.stride() or out.dtype != like.dtype:
+        raise ValueError(f"a result of shape {tuple(like.shape)} cannot be written to one of {tuple(out.shape)}")
+    return out
 
 
 def _text(value: Any) -> str:
@@ -185,18 +231,20 @@ def kernel_source(
     Args:
         formula: what it computes for each element i.
         constants: the formula's arguments, ``...`` in the place of tensors.
-        places: the index into each tensor, in terms of i and of the size ``inner`` of all dimensions but the first.
+        places: of each tensor: ``"i"``, ``"0"``, or empty for (i / a) % b, with a and b given in the call.
         dtype: of the tensors.
     """
     lines: list[str] = []
-    tensors = iter([Symbol("", lines).write(f"x{k}[{place}]") for k, place in enumerate(places)])
+    index = [place or f"(i / a{k}) % b{k}" for k, place in enumerate(places)]
+    tensors = iter([Symbol("", lines).write(f"x{k}[{index[k]}]") for k in range(len(places))])
     results = formula(*(next(tensors) if constant is ... else constant for constant in constants))
     pointers = [f"T* y{k}" for k in range(len(results))] + [f"const T* x{k}" for k in range(len(places))]
+    periods = [f"int {letter}{k}" for k, place in enumerate(places) if not place for letter in "ab"]
     name = formula.__name__.strip("_")
     written = [f"y{k}[i] = {_text(result)};" for k, result in enumerate(results)]
     source = f"""typedef {TYPES[dtype]} T;
-extern "C" __global__ void {name}({", ".join(pointers)}, long long count, long long inner) {{
-  const long long i = blockIdx.x * (long long) blockDim.x + threadIdx.x;
+extern "C" __global__ void {name}({", ".join([*pointers, "int count", *periods])}) {{
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
   {chr(10).join([*lines, *written])}
 }}

@@ -1,0 +1,62 @@
+"""The formulas that run as kernels, and arguments for them."""
+
+import torch
+
+from certibayes.inference import _meanfield as meanfield
+from certibayes.inference import bbb, ivon, noisy_adam, sghmc, vogn
+from certibayes.support import adam, descent
+from certibayes.support.fused import fused
+
+NUMBERS = {
+    "beta1": 0.9,
+    "beta2": 0.99,
+    "data_size": 100,
+    "temperature": 0.5,
+    "size": 32,
+    "damping": 0.1,
+    "entropy": 0.3,
+}
+NUMBERS |= {"n": 200.0, "momentum": 0.9, "friction": 0.1}
+FORMULAS = [
+    adam._corrections,
+    adam._adam,
+    descent._descend,
+    meanfield._sample,
+    noisy_adam._move,
+    vogn._move,
+    ivon._move,
+    bbb._sample,
+    bbb._rho_gradient,
+    sghmc._move,
+]
+
+
+@fused
+def every_function(a, b, c):
+    """Use everything that a formula may use."""
+    results = [
+        torch.add(a, b, alpha=0.5), torch.sub(a, b, alpha=0.5), torch.mul(a, b), torch.div(a, b), torch.square(a),
+        torch.sqrt(a), torch.rsqrt(a), torch.sigmoid(a), torch.nn.functional.softplus(a), torch.lerp(a, b, 0.3),
+        torch.lerp(a, b, c), torch.addcmul(a, b, c, value=2.0), torch.addcdiv(a, b, c, value=-2.0),
+        a + b, a - b, 1.0 - a, a * b, a / b, 2.0 / a, 2.0 + a, 2.0 * a, 0.9**a, -a, a * (a > b),
+        torch.abs(a - b), torch.neg(a), torch.relu(a - b),
+        (a + 0.0).add_(b, alpha=3.0).sub_(c).mul_(b).div_(c).square_().sqrt_().rsqrt_(),
+        (a + 0.0).addcmul_(b, c, value=0.1).addcdiv_(b, c).lerp_(b, 0.9),
+    ]  # fmt: skip
+    return tuple(results)
+
+
+def names_of(formula):
+    return formula.__wrapped__.__code__.co_varnames[: formula.__wrapped__.__code__.co_argcount]
+
+
+def arguments_of(formula, without=()):
+    generator = torch.Generator().manual_seed(1)
+    drawn = {name: torch.rand(7, generator=generator, dtype=torch.float64) + 0.1 for name in names_of(formula)}
+    given = formula.__wrapped__.__annotations__
+    numbers = {name: NUMBERS[name] for name in drawn if given.get(name) in ("float", "int")}
+    return [None if name in without else numbers.get(name, drawn[name]) for name in drawn]
+
+
+def name_of(formula):
+    return f"{formula.__module__}.{formula.__name__}"
