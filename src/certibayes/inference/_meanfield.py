@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from certibayes.inference._streams import normal_like
 from certibayes.inference.target import Target
 from certibayes.networks import Params
 
@@ -17,10 +18,10 @@ from certibayes.networks import Params
 def standard_deviations(target: Target, curvature: Params) -> dict[str, Tensor]:
     """Return the standard deviation of every parameter."""
     scale = target.data_size / target.temperature
-    return {
-        name: torch.add(target.precision[name] / target.temperature, h, alpha=scale).rsqrt_()
-        for name, h in curvature.items()
-    }
+    precision = {name: target.precision[name] / target.temperature for name in curvature}
+    if isinstance(scale, Tensor):  # several models, each with its own
+        return {name: torch.addcmul(precision[name], h, scale).rsqrt_() for name, h in curvature.items()}
+    return {name: torch.add(precision[name], h, alpha=scale).rsqrt_() for name, h in curvature.items()}
 
 
 def curvature_for_std(target: Target, params: Params, std: float) -> dict[str, Tensor]:
@@ -34,7 +35,4 @@ def curvature_for_std(target: Target, params: Params, std: float) -> dict[str, T
 
 def sample_weights(mean: Params, std: Params, generator: torch.Generator) -> dict[str, Tensor]:
     """Draw m + s ε with one ε ~ N(0, 1) for each weight."""
-    return {
-        name: torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device).mul_(std[name]).add_(m)
-        for name, m in mean.items()
-    }
+    return {name: normal_like(m, generator).mul_(std[name]).add_(m) for name, m in mean.items()}

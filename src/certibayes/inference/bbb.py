@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._streams import normal_like
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -74,7 +75,7 @@ class BBB(Algorithm[BBBState]):
         sample, normal, std = {}, {}, {}
         for name, r in state.rho.items():
             std[name] = functional.softplus(r)
-            normal[name] = torch.randn(r.shape, generator=generator, dtype=r.dtype, device=r.device)
+            normal[name] = normal_like(r, generator)
             sample[name] = torch.addcmul(state.mean[name], std[name], normal[name])
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         mean_gradient, rho_gradient = {}, {}

@@ -85,7 +85,7 @@ class VOGN(Algorithm[VOGNState]):
             momentum[name] = torch.lerp(loss_gradient, state.momentum[name], beta1)
             curvature[name] = (state.curvature[name] * beta2).add_(squares[name], alpha=(1 - beta2) / size)
             mean[name] = torch.addcdiv(m, momentum[name] * rate, curvature[name] + prior, value=-1)
-        return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean()}
+        return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean(0)}
 
     def mean_params(self, state: VOGNState) -> dict[str, Tensor]:
         """See the base class: the mean."""
