@@ -42,6 +42,7 @@ from certibayes.inference import (
     NoisyAdam,
     Schedule,
     fit,
+    fit_many,
 )
 from certibayes.likelihoods import (
     CROWNIBP,
@@ -133,6 +134,7 @@ __all__ = [
     "entropy_bounds",
     "evaluation",
     "fit",
+    "fit_many",
     "load",
     "load_certificate",
     "networks",

@@ -4,6 +4,8 @@ Every error says what was wrong and what to do about it. They also derive from t
 a careful caller would expect, so ``except ValueError`` and ``except FileNotFoundError`` keep working.
 """
 
+from typing import Any
+
 
 class CertibayesError(Exception):
     """Base of every error that certibayes raises on purpose."""
@@ -42,7 +44,13 @@ class UnsoundBounds(CertibayesError, ArithmeticError):
 
 
 class Diverged(CertibayesError, ArithmeticError):
-    """Training left the finite numbers; the last checkpoint is still good."""
+    """Training left the finite numbers; the last checkpoint is still good.
+
+    Attributes:
+        posteriors: where several were trained, those that did not diverge, with None for those that did.
+    """
+
+    posteriors: tuple[Any, ...] = ()
 
 
 class Interrupted(KeyboardInterrupt):

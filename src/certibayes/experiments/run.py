@@ -146,9 +146,9 @@ def _start(spec: TrainSpec, dataset: DataSet, out: Path | None, common: dict[str
 
 
 def _forget_progress(out: Path) -> None:
-    """Remove what only an unfinished run needs: checkpoints, those of every temperature tried too, and the start."""
+    """Remove what only an unfinished run needs: checkpoints, those of all temperatures tried too, and the start."""
     (out / CHECKPOINT).unlink(missing_ok=True)
-    for directory in (out / START, *out.glob("temperature-*")):
+    for directory in (out / START, *out.glob("temperature-*"), *out.glob("group-*")):
         (directory / CHECKPOINT).unlink(missing_ok=True)
         if directory.name == START:
             (directory / FILE_NAME).unlink(missing_ok=True)

@@ -1,9 +1,11 @@
 """One algorithm per file; ``fit`` drives any of them."""
 
+from certibayes.inference._streams import normal_like
 from certibayes.inference.algorithm import Algorithm, Info, Sweep
 from certibayes.inference.bbb import BBB
 from certibayes.inference.ensemble import DeepEnsemble
 from certibayes.inference.fit import fit
+from certibayes.inference.fit_many import fit_many
 from certibayes.inference.hmc import HMC
 from certibayes.inference.ivon import IVON
 from certibayes.inference.laplace import Laplace
@@ -37,4 +39,6 @@ __all__ = [
     "Target",
     "as_algorithm",
     "fit",
+    "fit_many",
+    "normal_like",
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -91,11 +92,14 @@ class TensorSource(BatchSource):
 
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
         """See the base class."""
-        order = torch.randperm(self.size, generator=torch.Generator().manual_seed(seed))
-        order = order.to(self.data.inputs.device)
+        order = self.order(seed).to(self.data.inputs.device)
         for step in range(skip, self.steps):
             chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
             yield Batch(self.data.inputs[chosen], self.data.targets[chosen])
+
+    def order(self, seed: int) -> Tensor:
+        """Return the order of the examples in an epoch, (N,)."""
+        return torch.randperm(self.size, generator=torch.Generator().manual_seed(seed))
 
     def everything(self) -> Iterator[Batch]:
         """See the base class; the last batch may be smaller."""
@@ -112,7 +116,33 @@ class TensorSource(BatchSource):
 
     def fingerprint(self) -> dict[str, Any]:
         """See the base class."""
-        return {**super().fingerprint(), "sha256": digest_of(self.data)}
+        return {**super().fingerprint(), "sha256": self._digest}
+
+    @cached_property
+    def _digest(self) -> str:
+        return digest_of(self.data)
+
+
+def epochs_together(sources: Sequence[BatchSource], seeds: Sequence[int], skip: int = 0) -> Iterator[Batch]:
+    """Yield the batches of M epochs side by side: (B, M, ...), each column as its own source and seed give it.
+
+    Args:
+        sources: with equally large batches.
+        seeds: one for each.
+        skip: batches to leave out.
+    """
+    first = sources[0]
+    if type(first) is TensorSource and all(source is first for source in sources):
+        # The same data: one look-up for all.
+        orders = torch.stack([first.order(seed) for seed in seeds]).to(first.data.inputs.device)
+        for step in range(skip, first.steps):
+            chosen = orders[:, step * first.batch_size : (step + 1) * first.batch_size]
+            yield Batch(*(tensor[chosen].transpose(0, 1) for tensor in first.data))
+        return
+    epochs = [source.epoch(seed, skip) for source, seed in zip(sources, seeds, strict=True)]
+    for batches in zip(*epochs, strict=True):
+        # One model's batch after another in memory, as products of all models want it.
+        yield Batch(*(torch.stack(parts).transpose(0, 1) for parts in zip(*batches, strict=True)))
 
 
 class WholeSource(TensorSource):

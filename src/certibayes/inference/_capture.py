@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from certibayes.inference._flat import FlatTarget, is_elementwise
+from certibayes.inference._streams import fresh, generators_of
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -50,10 +51,10 @@ class CapturedUpdate:
 
     Args:
         algorithm: whose steps are made.
-        generator: of the algorithm, on the GPU.
+        generator: of the algorithm, on the GPU; or those of several models.
     """
 
-    def __init__(self, algorithm: Algorithm[Any], generator: torch.Generator):
+    def __init__(self, algorithm: Algorithm[Any], generator: Any):
         self.algorithm, self.generator = algorithm, generator
         self.graph: torch.cuda.CUDAGraph | None = None
         self.possible = True
@@ -89,7 +90,7 @@ class CapturedUpdate:
         state, batch = pytree.tree_map(torch.clone, (state, batch))
         noise = Noise(*(part.clone() for part in noise if part is not None))
         fixed, inner = target.with_buffers(buffers), state
-        if is_elementwise(self.algorithm):
+        if is_elementwise(self.algorithm) and not isinstance(fixed, FlatTarget):
             flat = FlatTarget.of(fixed, self.algorithm.mean_params(state))
             inner = flat.layout.joined(state)
             # The same memory under the names that everyone else knows.
@@ -97,7 +98,8 @@ class CapturedUpdate:
         try:
             self._warm_up(fixed, inner, batch, noise)
             graph = torch.cuda.CUDAGraph()
-            graph.register_generator_state(self.generator)
+            for generator in generators_of(self.generator):
+                graph.register_generator_state(generator)
             with torch.cuda.graph(graph):
                 after, info = self.algorithm.update(fixed, inner, batch, noise, self.generator)
                 pairs = zip(pytree.tree_leaves(inner), pytree.tree_leaves(after), strict=True)
@@ -120,7 +122,7 @@ class CapturedUpdate:
 
     def _warm_up(self, target: Target, state: Any, batch: Batch, noise: Noise) -> None:
         """Make steps on a stream of their own, with random numbers of their own, and throw them away."""
-        stream, generator = torch.cuda.Stream(), torch.Generator(batch.inputs.device)
+        stream, generator = torch.cuda.Stream(), fresh(self.generator)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):

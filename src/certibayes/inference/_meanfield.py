@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from certibayes.inference._streams import normal_like
 from certibayes.inference.target import Target
 from certibayes.networks import Params
 from certibayes.support.fused import fused
@@ -38,18 +39,21 @@ def sample_weights(target: Target, mean: Params, curvature: Params, generator: t
     """Draw m + s ε with one ε ~ N(0, 1) for each weight."""
     sample = {}
     for name, m in mean.items():
-        normal = torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device)
+        normal = normal_like(m, generator)
         (sample[name],) = _sample(
             m, normal, curvature[name], target.precision[name], target.data_size, target.temperature
         )
     return sample
 
 
-def _precision(h: Any, precision: Any, data_size: int, temperature: float) -> Any:
-    """Return 1 / s² = (N h + δ) / T."""
-    return torch.add(precision / temperature, h, alpha=data_size / temperature)
+def _precision(h: Any, precision: Any, data_size: int, temperature: Any) -> Any:
+    """Return 1 / s² = (N h + δ) / T; T is a number, or a tensor where several models have their own."""
+    scale = data_size / temperature
+    if isinstance(scale, float):
+        return torch.add(precision / temperature, h, alpha=scale)
+    return torch.addcmul(precision / temperature, h, scale)
 
 
 @fused
-def _sample(m: Any, normal: Any, h: Any, precision: Any, data_size: int, temperature: float) -> tuple[Any, ...]:
+def _sample(m: Any, normal: Any, h: Any, precision: Any, data_size: int, temperature: Any) -> tuple[Any, ...]:
     return (normal.mul_(_precision(h, precision, data_size, temperature).rsqrt_()).add_(m),)

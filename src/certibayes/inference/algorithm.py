@@ -64,7 +64,11 @@ class Algorithm(Generic[State]):
 
     elementwise: ClassVar[bool] = False
     """Whether ``update`` treats every weight alike, whatever tensor it is in: then all of them may come as one vector,
-    under one name. Stated beside ``update``; a class with an ``update`` of its own states it again."""
+    under one name. Normal numbers are drawn by ``normal_like`` then. Stated beside ``update``; a class with an
+    ``update`` of its own states it again."""
+
+    stacked: ClassVar[bool] = False
+    """Whether the state holds several networks already; then ``fit_many`` trains it apart from other runs."""
 
     @property
     def burn_in_epochs(self) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._streams import normal_like
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -74,7 +75,7 @@ class BBB(Algorithm[BBBState]):
         """Sample weights, and move means and standard deviations along the gradient of the bound."""
         sample, std, normal = {}, {}, {}
         for name, m in state.mean.items():
-            normal[name] = torch.randn(m.shape, generator=generator, dtype=m.dtype, device=m.device)
+            normal[name] = normal_like(m, generator)
             sample[name], std[name] = _sample(m, state.rho[name], normal[name])
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         entropy = target.temperature / target.data_size

@@ -40,7 +40,7 @@ def write_checkpoint(
     state: Any,
     buffers: dict[str, Tensor],
     generators: dict[str, torch.Generator],
-    progress: Progress,
+    progress: dict[str, Any],
 ) -> None:
     """Write a checkpoint, replacing the last one only when the new one is complete.
 
@@ -50,14 +50,13 @@ def write_checkpoint(
         state: the algorithm's state, a pytree of tensors.
         buffers: of the network.
         generators: by name.
-        progress: how far the run has come.
+        progress: how far the run has come, as JSON.
     """
     leaves, _ = pytree.tree_flatten(state)
     tensors = {f"state:{index:04d}": leaf for index, leaf in enumerate(leaves)}
     tensors |= {f"buffer:{name}": tensor for name, tensor in buffers.items()}
     tensors |= {f"generator:{name}": generator.get_state() for name, generator in generators.items()}
-    record = {"run": run, "step": progress.step, "history": progress.history, "loss_sum": progress.loss_sum}
-    write_tensors(directory / FILE_NAME, "checkpoint", tensors, record)
+    write_tensors(directory / FILE_NAME, "checkpoint", tensors, {"run": run, **progress})
 
 
 def read_checkpoint(
@@ -66,14 +65,17 @@ def read_checkpoint(
     state: State,
     buffers: dict[str, Tensor],
     generators: dict[str, torch.Generator],
-) -> tuple[State, dict[str, Tensor], Progress]:
+) -> tuple[State, dict[str, Tensor], dict[str, Any]]:
     """Read a checkpoint into a state of the same structure, and set the generators.
+
+    Returns:
+        State, buffers and progress, as they were written.
 
     Raises:
         RunExists: the checkpoint belongs to a run with other settings; the message names them.
     """
-    tensors, record = read_tensors(directory / FILE_NAME, "checkpoint")
-    differing = list(differences(record["run"], run))
+    tensors, progress = read_tensors(directory / FILE_NAME, "checkpoint")
+    differing = list(differences(progress.pop("run"), run))
     if differing:
         raise RunExists(
             f"{directory} holds another run; it differs in {', '.join(differing)}. Resume with the settings it was "
@@ -87,7 +89,6 @@ def read_checkpoint(
         buffers = {name: tensors[f"buffer:{name}"].to(tensor.device) for name, tensor in buffers.items()}
     except KeyError as error:
         raise CorruptFile(f"the checkpoint in {directory} lacks {error}; start the run afresh.") from error
-    progress = Progress(record["step"], record["history"], record["loss_sum"])
     return pytree.tree_unflatten(read, structure), buffers, progress
 
 

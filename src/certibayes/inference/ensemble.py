@@ -46,6 +46,7 @@ class DeepEnsemble(Algorithm[EnsembleState]):
     temperature_in: ClassVar[str] = "nowhere"
 
     elementwise: ClassVar[bool] = True
+    stacked: ClassVar[bool] = True
 
     lr: float = 0.003
     members: int = 5

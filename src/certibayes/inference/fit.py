@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,37 +9,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from certibayes.data import DataSet
-from certibayes.inference._batches import Data, Pair, digest_of, source_of, split_off, validation_pair, whole
-from certibayes.inference._border import (
-    callbacks_of,
-    directory_of,
-    instance_of,
-    placement_of,
-    require_batch,
-    require_inferable,
-    require_precision,
-    require_progress,
-    seed_of,
-)
+from certibayes.inference._batches import Data, Pair
+from certibayes.inference._border import require_progress
+from certibayes.inference._group import trained
+from certibayes.inference._run import Known, Result, prepare
 from certibayes.inference.algorithm import Algorithm
-from certibayes.inference.loop import Callback, Loop
-from certibayes.inference.names import as_algorithm
+from certibayes.inference.loop import Callback
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
-from certibayes.inference.target import Target
-from certibayes.inference.temperature import candidates_of, default_temperature, predictive_figures, validated
-from certibayes.likelihoods import Batch, Categorical, Likelihood, as_likelihood
-from certibayes.networks import Network, trace
+from certibayes.likelihoods import Likelihood
+from certibayes.networks import Network
 from certibayes.posteriors import Posterior
-from certibayes.prediction import domain_of_all
-from certibayes.regions import domain_to_json
-from certibayes.support.checks import require_finite, whole_number
 from certibayes.support.progress import Report
-from certibayes.support.seeds import derived_seed
-
-HELD_OUT = 0.1
-"""Fraction of the training data on which a temperature is chosen, unless another is given."""
 
 
 def fit(  # noqa: PLR0913 - public
@@ -111,99 +91,31 @@ def fit(  # noqa: PLR0913 - public
         Diverged: the loss is not a number any more.
         Interrupted: Ctrl-C; a checkpoint was written if a directory was given.
     """
-    algorithm = as_algorithm(algorithm)
-    likelihood = Categorical() if likelihood is None else as_likelihood(likelihood)
-    prior = instance_of(prior, GaussianPrior, "prior")
-    schedule = instance_of(schedule, Schedule, "schedule")
-    epochs = whole_number(epochs, "epochs", smallest=0 if algorithm.post_hoc else 1)
-    batch_size = whole_number(batch_size, "batch_size", smallest=1)
-    seed = seed_of(seed)
-    callbacks = callbacks_of(callbacks)
-    directory = directory_of(checkpoint, checkpoint_every)
     require_progress(progress)
-    require_precision(precision)
-    if temperature is None:
-        temperature = default_temperature(algorithm, likelihood.bounded)
-    candidates = candidates_of(temperature)
-    if len(candidates) > 1 and validation is None:
-        validation = HELD_OUT
-    domain = domain_of_all(getattr(likelihood, "domain", None))
-    if isinstance(train, DataSet):
-        domain = train.domain if domain is None else domain
-        train = train.train
-    held: Batch | None = None
-    if isinstance(validation, (tuple, list)):
-        held = validation_pair(validation)
-    elif validation is not None:
-        train, held = split_off(train, validation, derived_seed(seed, "validation"))
-    placement = placement_of(net, device)
-    source = source_of(train, batch_size, placement)
-    if algorithm.full_batch:
-        source = whole(source)
-    example = source.example()
-    require_finite(example.inputs, "the training inputs")
-    network = (net if isinstance(net, Network) else trace(net, example.inputs)).with_constants()
-    require_inferable(network)
-    require_batch(example, network.graph, likelihood, "training")
-    if held is not None:
-        held = placement.place(*held, "validation")
-        require_batch(held, network.graph, likelihood, "validation")
-    where = placement.device
-    params = {name: p.to(where) for name, p in network.params.items()}
-    constants = {name: b.to(where) for name, b in network.buffers.items()}
-    target = Target(
-        network.graph,
-        constants,
-        likelihood,
-        prior.precisions(network.graph, {**constants, **params}),
-        source.size,
-        candidates[0],
-        source.steps,
-        (epochs + algorithm.burn_in_epochs) * source.steps,
+    run = prepare(
+        net,
+        train,
+        algorithm=algorithm,
+        likelihood=likelihood,
+        prior=prior,
+        epochs=epochs,
+        batch_size=batch_size,
+        seed=seed,
+        temperature=temperature,
+        schedule=schedule,
+        validation=validation,
+        device=device,
+        precision=precision,
+        callbacks=callbacks,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        known=Known(),
     )
-    settings = {
-        "likelihood": likelihood.describe(),
-        "prior": prior.describe(),
-        "algorithm": algorithm.describe(),
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "seed": seed,
-        "schedule": dataclasses.asdict(schedule),
-        "dtype": str(placement.dtype).removeprefix("torch."),
-        "precision": precision,
-        "data": source.fingerprint(),
-        "validation": None if held is None else digest_of(held),
-        "task": "regression" if example.targets.is_floating_point() else "classification",
-        "domain": domain_to_json(domain),
-        **({"frozen": list(network.frozen)} if network.frozen else {}),
-    }
-
-    def trained(temperature: float, directory: Path | None, title: str) -> Loop:
-        loop = Loop(
-            algorithm,
-            dataclasses.replace(target, temperature=temperature),
-            source,
-            held,
-            schedule,
-            seed,
-            {**settings, "temperature": temperature},
-            callbacks,
-            where,
-            directory,
-            checkpoint_every,
-        )
-        loop.train(params, resume, progress, title)
-        return loop
-
-    # Algorithms check in ``init`` whether training has room for what they keep.
-    algorithm.init(target, params, torch.Generator(where).manual_seed(seed))
     on_start()
-    name = type(algorithm).__name__
-    if len(candidates) == 1:
-        loop = trained(candidates[0], directory, name)
-        posterior = loop.posterior()
-        if held is not None:
-            posterior.metadata["held_out"] = predictive_figures(loop.target, posterior, held, seed)
-        return posterior
-    assert held is not None
-    return validated(algorithm.temperature_in, candidates, trained, held, directory, name)
+    # Candidate temperatures are trained as one program where that is much faster. On a CPU it is not, and one after
+    # another the chosen one has the bits that it has alone.
+    group_size = 1 if run.device.type == "cpu" else None
+    result = Result(run)
+    for number, outcome in trained(run.loops(), run.directory, group_size=group_size, resume=resume, progress=progress):
+        result.add(number, outcome)
+    return result.posterior()

@@ -64,7 +64,9 @@ class Loop:
         seed: of every random number.
         settings: for the posterior's metadata, and to tell this run from others when it is resumed.
         callbacks: called after each epoch.
+        params: the network's, to start from.
         device: where to compute.
+        title: for the progress bar.
         directory: for checkpoints, if any are wanted.
         checkpoint_every: seconds between checkpoints.
     """
@@ -77,7 +79,9 @@ class Loop:
     seed: int
     settings: dict[str, Any]
     callbacks: tuple[Callback, ...]
+    params: dict[str, Tensor]
     device: torch.device
+    title: str = "training"
     directory: Path | None = None
     checkpoint_every: float = 60.0
 
@@ -97,18 +101,36 @@ class Loop:
         self.ahead: list[tuple[Tensor, Noise]] = []
         self.captured: CapturedUpdate | None = None
         if self.device.type == "cuda" and not self.algorithm.full_batch:
-            self.captured = CapturedUpdate(self.algorithm, self.generators["algorithm"])
+            self.captured = CapturedUpdate(self.algorithm, self.generator)
         self.saved = time.monotonic()
 
-    def train(self, params: dict[str, Tensor], resume: bool, progress: bool | Report, title: str) -> None:
+    @property
+    def generator(self) -> Any:
+        """What the algorithm's steps draw from: a generator, or the streams of several models."""
+        return self.generators["algorithm"]
+
+    def require_free(self, resume: bool) -> None:
+        """Raise if the directory holds a checkpoint that is not to be resumed."""
+        if self._has_checkpoint() and not resume:
+            raise RunExists(
+                f"{self.directory} already holds a run. Pass resume=True (--resume) to go on with it, or choose "
+                "another directory."
+            )
+
+    def start(self) -> Any:
+        """Return the state to start from."""
+        return self.algorithm.init(self.target, self.params, self.generator)
+
+    def train(self, resume: bool, progress: bool | Report) -> None:
         """Make all steps that are still to be made."""
-        self.state = self.algorithm.init(self.target, params, self.generators["algorithm"])
+        self.require_free(resume)
+        self.state = self.start()
         if self._has_checkpoint():
-            self._restore(resume)
+            self._restore()
         elif has_statistics(self.target.graph) and self.total:
             self._refresh()
         with (
-            TrainingDisplay(title, self.total, self.done.step, progress) as display,
+            TrainingDisplay(self.title, self.total, self.done.step, progress) as display,
             StopRequest() as stop,
             repeatable_kernels(tf32=self.settings.get("precision") == "high"),
         ):
@@ -133,7 +155,7 @@ class Loop:
         """Make the steps of one epoch that are still to be made."""
         started = time.monotonic()
         epoch, first = divmod(self.done.step, self.source.steps)
-        for batch in self.source.epoch(derived_seed(self.seed, "epoch", epoch), skip=first):
+        for batch in self._batches(epoch, first):
             if epoch == 0 and self.source.data is None:
                 # Data in memory were checked as a whole; what a loader yields is seen here for the first time.
                 require_finite(batch.inputs, "the training inputs")
@@ -150,6 +172,13 @@ class Loop:
             self._refresh()
         self._finish_epoch(epoch, time.monotonic() - started, display)
         self._pause(display, stop)
+
+    def _batches(self, epoch: int, skip: int) -> Iterator[Batch]:
+        return self.source.epoch(self.epoch_seed(epoch), skip=skip)
+
+    def epoch_seed(self, epoch: int) -> int:
+        """Return the seed of an epoch's order."""
+        return derived_seed(self.seed, "epoch", epoch)
 
     def _pause(self, display: TrainingDisplay, stop: StopRequest) -> None:
         """Between two steps: write a checkpoint if it is time, and stop if that was asked for."""
@@ -174,15 +203,20 @@ class Loop:
         if self.captured is not None:
             self.state, self.info = self.captured(self.target, state, batch, noise)
         else:
-            generator = self.generators["algorithm"]
-            self.state, self.info = self.algorithm.update(self.target, state, batch, noise, generator)
+            self.state, self.info = self.algorithm.update(self.target, state, batch, noise, self.generator)
         self.done.step += 1
         if self.algorithm.collects(self.target, self.done.step):
-            self.state = self.algorithm.collect(self.target, self.state)
+            self.state = self._collected()
         self.losses.append(self.info["loss"])
 
-    def _rate(self, step: int) -> float:
+    def _collected(self) -> Any:
+        return self.algorithm.collect(self.target, self.state)
+
+    def _rate(self, step: int) -> Any:
         return self.algorithm.lr * self.schedule(step / self.total)
+
+    def _noise(self, step: int, batch: Batch) -> Noise:
+        return self.target.likelihood.draw(step / self.total, batch, self.generators["likelihood"])
 
     def _rate_and_noise(self, batch: Batch) -> tuple[Tensor, Noise]:
         """Return the learning rate and the noise of the next step."""
@@ -190,25 +224,21 @@ class Loop:
             if not self.ahead:
                 self.ahead = self._draw_ahead(batch)
             return self.ahead.pop(0)
-        step, likelihood = self.done.step, self.target.likelihood
-        lr = torch.full_like(self.state.lr, self._rate(step))
+        lr = self.state.lr.new_tensor(self._rate(self.done.step))
         if not self.algorithm.full_batch:
-            return lr, likelihood.draw(step / self.total, batch, self.generators["likelihood"])
+            return lr, self._noise(self.done.step, batch)
         if self.fixed_noise is None:
             # One function of the weights for the whole run: a sampler's acceptance compares values of it.
             generator = torch.Generator().manual_seed(derived_seed(self.seed, "fixed noise"))
-            self.fixed_noise = likelihood.draw(1.0, batch, generator)
+            self.fixed_noise = self.target.likelihood.draw(1.0, batch, generator)
         return lr, self.fixed_noise
 
     def _draw_ahead(self, batch: Batch) -> list[tuple[Tensor, Noise]]:
         """Return rates and noise of the next steps, brought to the GPU at once, since every copy makes it wait."""
         left = self.source.steps - self.done.step % self.source.steps
         steps = range(self.done.step, self.done.step + min(FINITE_EVERY, left))
-        here, generator = (
-            Batch(*(torch.empty_like(part, device="cpu") for part in batch)),
-            self.generators["likelihood"],
-        )
-        drawn = [self.target.likelihood.draw(step / self.total, here, generator) for step in steps]
+        here = Batch(*(torch.empty_like(part, device="cpu") for part in batch))
+        drawn = [self._noise(step, here) for step in steps]
         stacked = [torch.stack(parts).to(self.device) for parts in zip(*drawn, strict=True) if parts[0] is not None]
         rates = torch.tensor([self._rate(step) for step in steps], dtype=self.state.lr.dtype).to(self.device)
         noises = [Noise(*parts) for parts in zip(*stacked, strict=True)]
@@ -217,17 +247,20 @@ class Loop:
     def _has_checkpoint(self) -> bool:
         return self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists()
 
-    def _restore(self, resume: bool) -> None:
+    def _restore(self) -> None:
         assert self.directory is not None
-        if not resume:
-            raise RunExists(
-                f"{self.directory} already holds a run. Pass resume=True (--resume) to go on with it, or choose "
-                "another directory."
-            )
-        self.state, buffers, self.done = checkpoints.read_checkpoint(
+        self.state, buffers, progress = checkpoints.read_checkpoint(
             self.directory, self.identity, self.state, self.target.buffers, self.generators
         )
-        self.target = dataclasses.replace(self.target, buffers=buffers)
+        self.target = self.target.with_buffers(buffers)
+        self._set_progress(progress)
+
+    def _progress(self) -> dict[str, Any]:
+        """Return how far this run has come, as a checkpoint holds it."""
+        return dataclasses.asdict(self.done)
+
+    def _set_progress(self, progress: dict[str, Any]) -> None:
+        self.done = checkpoints.Progress(**progress)
 
     def _require_finite_state(self) -> None:
         """A loss shows divergence one step late; the state itself must be sound before it is kept."""
@@ -246,7 +279,7 @@ class Loop:
         self._require_finite_state()
         if self.directory is not None:
             checkpoints.write_checkpoint(
-                self.directory, self.identity, self.state, self.target.buffers, self.generators, self.done
+                self.directory, self.identity, self.state, self.target.buffers, self.generators, self._progress()
             )
         self.saved = time.monotonic()
 
@@ -257,7 +290,7 @@ class Loop:
             self.target.buffers,
             self.source.inputs(EXAMPLES),
         )
-        self.target = dataclasses.replace(self.target, buffers=buffers)
+        self.target = self.target.with_buffers(buffers)
 
     def _drain(self, display: TrainingDisplay) -> None:
         """Bring losses to the host in one go, check them and show the last."""
@@ -273,15 +306,19 @@ class Loop:
         display.show(self.done.step, values[-1].item())
 
     def _finish_epoch(self, epoch: int, seconds: float, display: TrainingDisplay) -> None:
+        display.epoch(self._close_epoch(epoch, seconds))
+
+    def _close_epoch(self, epoch: int, seconds: float) -> dict[str, float]:
+        """Enter an epoch's figures into the history, and tell the callbacks."""
         record = {"epoch": float(epoch + 1), "loss": self.done.loss_sum / self.source.steps}
         self.done.loss_sum = 0.0
         record |= {name: float(value) for name, value in self.info.items() if name != "loss"}
         if self.held is not None:
             record |= self._validate(self.held)
         self.done.history.append(record)
-        display.epoch(record)
         for callback in self.callbacks:
             callback({**record, "seconds": seconds})
+        return record
 
     @torch.no_grad()
     def _validate(self, held: Batch) -> dict[str, float]:

@@ -26,6 +26,7 @@ from torch import Tensor
 from certibayes.errors import InvalidInput
 from certibayes.inference._draws import Draws, room_for, with_draw
 from certibayes.inference._statistics import with_statistics
+from certibayes.inference._streams import normal_like
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
@@ -106,11 +107,12 @@ class SGHMC(Algorithm[SGHMCState]):
         place = torch.remainder(state.step, cycle) / cycle
         rate = state.lr * (self.floor + (1.0 - self.floor) * 0.5 * (torch.cos(math.pi * place) + 1.0))
         sampling = (place >= self.exploration).to(rate)
-        noise_std = math.sqrt(2.0 * self.friction * target.temperature / target.data_size) * sampling
+        variance = 2.0 * self.friction * target.temperature / target.data_size
+        noise_std = (variance.sqrt() if isinstance(variance, Tensor) else math.sqrt(variance)) * sampling
         size = rate.sqrt()
         params, momentum = {}, {}
         for name, w in state.params.items():
-            normal = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
+            normal = normal_like(w, generator)
             params[name], momentum[name] = _move(
                 w, state.momentum[name], gradient[name], target.prior[name], normal, size, noise_std, self.friction
             )

@@ -11,8 +11,7 @@ that of its worst case. Where T only scales a covariance at the end, one trainin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -39,10 +38,6 @@ def default_temperature(algorithm: Algorithm[Any], bounded: bool) -> float:
     return algorithm.robust_temperature if bounded else 1.0
 
 
-Train = Callable[[float, Path | None, str], Loop]
-"""Trains at a temperature, with a directory for checkpoints and a title for the progress bar."""
-
-
 def candidates_of(temperature: float | str | Sequence[float]) -> tuple[float, ...]:
     """Return the temperatures to try, one if it is given."""
     if isinstance(temperature, str):
@@ -60,48 +55,55 @@ def candidates_of(temperature: float | str | Sequence[float]) -> tuple[float, ..
     return candidates
 
 
-def validated(
-    temperature_in: str, candidates: Sequence[float], train: Train, held: Batch, directory: Path | None, name: str
-) -> Posterior:
-    """Return the posterior at the candidate that explains held-out data best.
+class Search:
+    """Finds the candidate that explains held-out data best, among posteriors as they come.
 
     Args:
-        temperature_in: see ``Algorithm.temperature_in``.
+        temperature_in: see ``Algorithm.temperature_in``. In every ``"update"``: then there is a training for each
+            candidate, and otherwise one for all.
         candidates: temperatures.
-        train: makes a trained loop.
         held: held-out data.
-        directory: for checkpoints, one directory in it for each candidate.
-        name: for the progress bar.
     """
-    if temperature_in == "nowhere":
-        candidates = candidates[:1]
-    shared = None if temperature_in == "update" else train(candidates[0], directory, name)
-    best: Posterior | None = None
-    curve: list[dict[str, float]] = []
-    lowest = math.inf
-    for temperature in candidates:
+
+    def __init__(self, temperature_in: str, candidates: Sequence[float], held: Batch):
+        self.candidates = tuple(candidates[:1] if temperature_in == "nowhere" else candidates)
+        self.shared, self.held = temperature_in != "update", held
+        self.best: Posterior | None = None
+        self.lowest = math.inf
+        self.curve: dict[float, dict[str, float]] = {}
+
+    def add(self, number: int, outcome: Loop | Exception) -> None:
+        """Take the training of this number, or the error that it ended with."""
+        if self.shared and isinstance(outcome, Exception):
+            raise outcome
+        for temperature in self.candidates if self.shared else self.candidates[number : number + 1]:
+            self._try(temperature, outcome)
+
+    def _try(self, temperature: float, outcome: Loop | Exception) -> None:
         try:
-            if shared is None:
-                place = None if directory is None else directory / f"temperature-{temperature!r}"
-                loop = train(temperature, place, f"{name}, temperature {temperature:g}")
-            else:
-                loop = shared
-            posterior = loop.posterior(temperature)
+            if isinstance(outcome, Exception):
+                raise outcome
+            posterior = outcome.posterior(temperature)
         except Diverged:
             # A candidate that cannot be trained is a point of the curve like any other: the worst.
-            curve.append({"temperature": temperature, "diverged": 1.0})
-            continue
-        figures = predictive_figures(loop.target, posterior, held, loop.seed)
-        curve.append({"temperature": temperature, **figures})
+            self.curve[temperature] = {"temperature": temperature, "diverged": 1.0}
+            return
+        figures = predictive_figures(outcome.target, posterior, self.held, outcome.seed)
+        self.curve[temperature] = {"temperature": temperature, **figures}
         # Bounds may overflow where the weights are finite; no number compares as less than NaN.
         loss = figures["validation_loss"] if not math.isnan(figures["validation_loss"]) else math.inf
-        if best is None or loss < lowest:
-            best, lowest = posterior, loss
-            best.metadata["held_out"] = figures
-    if best is None:
-        raise Diverged(f"training left the finite numbers at every temperature tried ({candidates}). Lower the rate.")
-    best.metadata["temperature_curve"] = curve
-    return best
+        if self.best is None or loss < self.lowest:
+            self.best, self.lowest = posterior, loss
+            posterior.metadata["held_out"] = figures
+
+    def posterior(self) -> Posterior:
+        """Return the posterior at the best candidate."""
+        if self.best is None:
+            raise Diverged(
+                f"training left the finite numbers at every temperature tried ({self.candidates}). Lower the rate."
+            )
+        self.best.metadata["temperature_curve"] = [self.curve[temperature] for temperature in self.candidates]
+        return self.best
 
 
 @torch.no_grad()

@@ -185,9 +185,10 @@ def _convolution_sums(
         chunk = slice(start, start + size)
         each = torch.stack([_filter_gradients(operation, weight, use, chunk) for use in plain]).sum(0)
         if radius is not None and factor is not None:
-            each.addcmul_(factor, _filter_gradients(operation, weight, radius, chunk))
+            # Not addcmul_ and square_, which vmap does model by model.
+            each.add_(_filter_gradients(operation, weight, radius, chunk).mul_(factor))
         gradient += each.sum(0)
-        squares += each.square_().sum(0)
+        squares += each.mul_(each).sum(0)
     return gradient, squares
 
 

@@ -80,6 +80,14 @@ class Likelihood:
         """
         return False
 
+    @property
+    def program(self) -> Any:
+        """What decides how the likelihood is computed. Two with equal ones differ by their noise alone.
+
+        Models that do can be trained as one.
+        """
+        return self
+
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
         """Draw the noise of one step.
 

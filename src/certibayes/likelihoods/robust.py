@@ -54,6 +54,11 @@ class RobustLikelihood(Likelihood):
         """The radius that is to be certified, where the likelihood was made for one."""
         return self.p_eps.eps
 
+    @property
+    def program(self) -> Any:
+        """See the base class: radii, their weights and their ramp are all in the noise."""
+        return (type(self), self.adversary, domain_to_json(self.domain), self.p_eps.clean > 0.0)
+
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
         require_domain(batch.inputs, self.domain)

@@ -71,6 +71,11 @@ class RobustGaussian(RobustLikelihood):
             chosen_ramp(ramp, p_eps if eps is None else eps),
         )
 
+    @property
+    def program(self) -> Any:
+        """See the base class."""
+        return (*super().program, self.noise_std)
+
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
         if not batch.targets.is_floating_point() or tuple(batch.targets.shape[1:]) != graph.output_shape:
