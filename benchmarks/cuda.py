@@ -19,7 +19,7 @@ from rich.table import Table
 
 import certibayes as cb
 from benchmarks.setup import random_predictor
-from certibayes.inference import loop
+from certibayes.inference import _capture, loop
 
 IMAGES, CLASSES, BATCH, EPS = 55_000, 10, 128, 0.1
 ALGORITHMS = {
@@ -40,9 +40,9 @@ class Uncaptured:
     def __init__(self, algorithm: Any, generator: torch.Generator):
         self.algorithm, self.generator = algorithm, generator
 
-    def __call__(self, target: Any, state: Any, batch: Any, noise: Any) -> Any:
-        """Make one step."""
-        return self.algorithm.update(target, state, batch, noise, self.generator)
+    def __call__(self, target: Any, state: Any, steps: Any) -> Any:
+        """Make steps as they stand."""
+        return _capture._made(self.algorithm, target, state, steps, self.generator)
 
 
 def images(count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,14 +23,15 @@ class Uncaptured:
     def __init__(self, algorithm, generator):
         self.algorithm, self.generator = algorithm, generator
 
-    def __call__(self, target, state, batch, noise):
-        return self.algorithm.update(target, state, batch, noise, self.generator)
+    def __call__(self, target, state, steps):
+        return _capture._made(self.algorithm, target, state, steps, self.generator)
 
 
 def data(dtype):
+    """Examples for eleven steps: ten at once, and one that is left over."""
     generator = torch.Generator().manual_seed(0)
-    x = torch.rand(320, 1, 8, 8, generator=generator, dtype=dtype)
-    return x, torch.randint(0, 4, (320,), generator=generator)
+    x = torch.rand(352, 1, 8, 8, generator=generator, dtype=dtype)
+    return x, torch.randint(0, 4, (352,), generator=generator)
 
 
 def fitted(name, dtype=torch.float64, net=None, **settings):
@@ -103,15 +104,29 @@ def test_a_step_that_cannot_be_captured_is_made_all_the_same(monkeypatch):
     assert_same(found, fitted("map"), 1e-10)
 
 
-def test_the_graph_is_replayed(monkeypatch):
-    replays = []
-    real = _capture.CapturedUpdate.__call__
+def test_graphs_of_ten_steps_and_of_one_are_replayed(monkeypatch):
+    made = []
+    real = _capture.CapturedUpdate._make
 
-    def counted(self, *given):
-        result = real(self, *given)
-        replays.append(self.graph is not None)
+    def counted(self, target, state, steps):
+        result = real(self, target, state, steps)
+        made.append(len(steps))
+        assert len(steps) in self.recordings
         return result
 
-    monkeypatch.setattr(_capture.CapturedUpdate, "__call__", counted)
+    monkeypatch.setattr(_capture.CapturedUpdate, "_make", counted)
     fitted("map")
-    assert len(replays) == 20 and all(replays)
+    assert made == [_capture.TOGETHER, 1] * 2
+
+
+def test_batches_of_another_shape_are_made_as_they_stand(monkeypatch):
+    x, y = data(torch.float64)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 33)
+    net = cb.networks.mlp(64, [16], 4, seed=0).to("cuda", torch.float64)
+
+    def found():
+        return cb.fit(net, loader, algorithm=cb.MAP(), epochs=2, progress=False)
+
+    captured = found()
+    monkeypatch.setattr(loop, "CapturedUpdate", Uncaptured)
+    assert_same(captured, found(), 1e-10)

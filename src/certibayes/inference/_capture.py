@@ -1,16 +1,18 @@
-"""A step of training as a CUDA graph.
+"""Steps of training as CUDA graphs.
 
-One step of a small network is a hundred kernels or two of a microsecond each, and Python takes ten times as long to
-launch them one by one. A graph launches all of them at once. ``update`` is pure, reads nothing on the host and does not
-branch on data, so a recording of it can be replayed with other numbers in the same places: the state, the batch, its
-noise and the network's buffers are copied into tensors of their own before each replay. Random numbers come from a
-generator that is registered with the graph, so that each replay draws new ones, the same again for the same seed. Where
-all weights come as one vector, they are drawn in another order than tensor by tensor.
+One step of a small network is a hundred kernels of a microsecond each, and Python takes ten times as long to launch
+them one by one. A graph launches all of them at once, and those of several steps. ``update`` is pure, reads nothing on
+the host and does not branch on data, so a recording of it can be replayed with other numbers in the same places: the
+state, the batches, their noise and rates, and the network's buffers are copied into tensors of their own before each
+replay. Random numbers come from a generator that is registered with the graph, so that each replay draws new ones, the
+same again for the same seed. Where all weights come as one vector, they are drawn in another order than tensor by
+tensor.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,28 +28,71 @@ from certibayes.likelihoods import Batch, Noise
 WARM_UP = 3
 """Steps that are made and thrown away before the recording, so that libraries have set themselves up."""
 
+TOGETHER = 10
+"""Steps in the longer of two recordings; what is left over at the end of an epoch takes the other, of one step."""
 
-class Places(NamedTuple):
-    """The tensors that a graph reads and writes.
+
+class Step(NamedTuple):
+    """What one step is made with.
 
     Attributes:
-        state: of the algorithm; each replay leaves the next one in the same place.
-        passing: inputs, targets and noise, which are others at every step.
-        buffers: of the network, by name.
-        known_buffers: those that were copied there last.
+        batch: its data.
+        noise: of the likelihood.
+        rate: of learning.
     """
 
+    batch: Batch
+    noise: Noise
+    rate: Tensor
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of it, in one order."""
+        return [*self.batch, *(part for part in self.noise if part is not None), self.rate]
+
+    def cloned(self) -> Step:
+        """Return the same numbers in memory of their own."""
+        noise = Noise(*(part.clone() for part in self.noise if part is not None))
+        return Step(Batch(*(part.clone() for part in self.batch)), noise, self.rate.clone())
+
+
+class Places(NamedTuple):
+    """The tensors that all recordings read and write.
+
+    Attributes:
+        target: with buffers that are copied there.
+        state: of the algorithm, as the algorithm has it; each replay leaves the next one in the same place.
+        named: the same memory under the names that everyone else knows.
+        known_buffers: those that were copied last.
+    """
+
+    target: Target
     state: Any
-    passing: tuple[Tensor, ...]
-    buffers: dict[str, Tensor]
+    named: Any
     known_buffers: dict[str, Tensor]
+
+
+class Recording(NamedTuple):
+    """Some steps as a graph.
+
+    Attributes:
+        graph: of all kernels.
+        steps: what it reads; it does not keep this memory from being given to others.
+        info: what the last step says.
+        losses: of all steps, (K, ...).
+    """
+
+    graph: torch.cuda.CUDAGraph
+    steps: tuple[Step, ...]
+    info: Info
+    losses: Tensor
 
 
 class CapturedUpdate:
     """``algorithm.update`` on a GPU, recorded at the first call and replayed from then on.
 
-    Where a step cannot be recorded, a warning says so once, and every call makes the step as it stands. So does a call
-    with a batch of another shape than the first, such as the last one of a loader.
+    Where a step cannot be recorded, a warning says so once, and every call makes the steps as they stand. So does a
+    call with a batch of another shape than the first, such as the last one of a loader.
 
     Args:
         algorithm: whose steps are made.
@@ -56,52 +101,72 @@ class CapturedUpdate:
 
     def __init__(self, algorithm: Algorithm[Any], generator: Any):
         self.algorithm, self.generator = algorithm, generator
-        self.graph: torch.cuda.CUDAGraph | None = None
         self.possible = True
-        self.places = Places((), (), {}, {})
+        self.places: Places | None = None
+        self.recordings: dict[int, Recording] = {}
         self.shapes: list[torch.Size] = []
-        self.info: Info = {}
-        self.recorded: tuple[Any, ...] = ()
 
-    def __call__(self, target: Target, state: Any, batch: Batch, noise: Noise) -> tuple[Any, Info]:
-        """Make one step, as ``algorithm.update`` does."""
-        if self.graph is None and self.possible:
-            self._capture(target, state, batch, noise)
-        drawn = tuple(part for part in noise if part is not None)
-        shapes = [tensor.shape for tensor in (*batch, *drawn)]
-        if self.graph is None or shapes != self.shapes:
-            return self.algorithm.update(target, state, batch, noise, self.generator)
-        moved = list(zip(self.places.passing, (*batch, *drawn), strict=True))
-        # Most steps go on from where the last one ended, but for the rate; a look at every leaf would take longer than
-        # the step itself.
-        for place, value in zip(self.places.state, state, strict=True):
+    def __call__(self, target: Target, state: Any, steps: Sequence[Step]) -> tuple[Any, Info, Tensor]:
+        """Make steps one after another; return the last state, what the last step says, and all losses (K, ...)."""
+        if self.places is None:
+            self.places = self._places(target, state)
+            self.shapes = [tensor.shape for tensor in steps[0].tensors]
+        count = len(steps) if len(steps) == TOGETHER else 1
+        losses = []
+        for start in range(0, len(steps), count):
+            state, info, some = self._make(target, state, steps[start : start + count])
+            losses.append(some)
+        return state, info, torch.cat(losses)
+
+    def _make(self, target: Target, state: Any, steps: Sequence[Step]) -> tuple[Any, Info, Tensor]:
+        assert self.places is not None
+        alike = all([tensor.shape for tensor in step.tensors] == self.shapes for step in steps)
+        if alike and self.possible and len(steps) not in self.recordings:
+            self._record(target, state, steps)
+        if not (alike and self.possible):
+            return _made(self.algorithm, target, state, steps, self.generator)
+        recording = self.recordings[len(steps)]
+        self._bring(target, state, zip(recording.steps, steps, strict=True))
+        recording.graph.replay()
+        # Losses are kept until they are read, and the next replay overwrites these.
+        return self.places.named, recording.info, recording.losses.clone()
+
+    def _bring(self, target: Target, state: Any, steps: Iterable[tuple[Step, Step]]) -> None:
+        """Copy what the next replay reads to where it reads it."""
+        assert self.places is not None
+        moved = [pair for place, step in steps for pair in zip(place.tensors, step.tensors, strict=True)]
+        # Most steps go on from where the last one ended; a look at every leaf would take longer than the step itself.
+        for place, value in zip(self.places.named, state, strict=True):
             if place is not value:
                 moved += zip(pytree.tree_leaves(place), pytree.tree_leaves(value), strict=True)
         if target.buffers is not self.places.known_buffers:
-            moved += [(place, target.buffers[name]) for name, place in self.places.buffers.items()]
+            moved += [(place, target.buffers[name]) for name, place in self.places.target.buffers.items()]
             self.places = self.places._replace(known_buffers=target.buffers)
-        torch._foreach_copy_([place for place, _ in moved], [value for _, value in moved])
-        self.graph.replay()
-        # Losses are kept until they are read, and the next replay overwrites this one.
-        return self.places.state, {**self.info, "loss": self.info["loss"].clone()}
+        if moved:
+            torch._foreach_copy_([place for place, _ in moved], [value for _, value in moved])
 
-    def _capture(self, target: Target, state: Any, batch: Batch, noise: Noise) -> None:
-        buffers = {name: tensor.clone() for name, tensor in target.buffers.items()}
-        state, batch = pytree.tree_map(torch.clone, (state, batch))
-        noise = Noise(*(part.clone() for part in noise if part is not None))
-        fixed, inner = target.with_buffers(buffers), state
-        if is_elementwise(self.algorithm) and not isinstance(fixed, FlatTarget):
-            flat = FlatTarget.of(fixed, self.algorithm.mean_params(state))
-            inner = flat.layout.joined(state)
-            # The same memory under the names that everyone else knows.
-            fixed, state = flat, flat.layout.named(inner)
+    def _places(self, target: Target, state: Any) -> Places:
+        fixed = target.with_buffers({name: tensor.clone() for name, tensor in target.buffers.items()})
+        state = pytree.tree_map(torch.clone, state)
+        if not is_elementwise(self.algorithm) or isinstance(fixed, FlatTarget):
+            return Places(fixed, state, state, target.buffers)
+        flat = FlatTarget.of(fixed, self.algorithm.mean_params(state))
+        inner = flat.layout.joined(state)
+        return Places(flat, inner, flat.layout.named(inner), target.buffers)
+
+    def _record(self, target: Target, state: Any, steps: Sequence[Step]) -> None:
+        assert self.places is not None
+        places = tuple(step.cloned() for step in steps)
+        self._bring(target, state, ())
+        fixed, inner = self.places.target, self.places.state
         try:
-            self._warm_up(fixed, inner, batch, noise)
+            if not self.recordings:
+                self._warm_up(fixed, inner, places[:1])
             graph = torch.cuda.CUDAGraph()
             for generator in generators_of(self.generator):
                 graph.register_generator_state(generator)
             with torch.cuda.graph(graph):
-                after, info = self.algorithm.update(fixed, inner, batch, noise, self.generator)
+                after, info, losses = _made(self.algorithm, fixed, inner, places, self.generator)
                 pairs = zip(pytree.tree_leaves(inner), pytree.tree_leaves(after), strict=True)
                 changed = [(old, new) for old, new in pairs if old is not new]
                 torch._foreach_copy_([old for old, _ in changed], [new for _, new in changed])
@@ -114,17 +179,24 @@ class CapturedUpdate:
                 stacklevel=2,
             )
             return
-        passing = (*batch, *(part for part in noise if part is not None))
-        # The graph reads this memory at every replay, and does not keep it from being given to others.
-        self.graph, self.info, self.recorded = graph, info, (fixed, inner)
-        self.places = Places(state, passing, buffers, target.buffers)
-        self.shapes = [tensor.shape for tensor in passing]
+        self.recordings[len(steps)] = Recording(graph, places, info, losses)
 
-    def _warm_up(self, target: Target, state: Any, batch: Batch, noise: Noise) -> None:
+    def _warm_up(self, target: Target, state: Any, steps: Sequence[Step]) -> None:
         """Make steps on a stream of their own, with random numbers of their own, and throw them away."""
         stream, generator = torch.cuda.Stream(), fresh(self.generator)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                self.algorithm.update(target, state, batch, noise, generator)
+                _made(self.algorithm, target, state, steps, generator)
         torch.cuda.current_stream().wait_stream(stream)
+
+
+def _made(
+    algorithm: Algorithm[Any], target: Target, state: Any, steps: Sequence[Step], generator: Any
+) -> tuple[Any, Info, Tensor]:
+    """Make steps as they stand."""
+    losses = []
+    for step in steps:
+        state, info = algorithm.update(target, state._replace(lr=step.rate), step.batch, step.noise, generator)
+        losses.append(info["loss"])
+    return state, info, torch.stack(losses)

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from certibayes.errors import Diverged, Interrupted, RunExists
 from certibayes.inference import checkpoint as checkpoints
 from certibayes.inference._batches import BatchSource
-from certibayes.inference._capture import CapturedUpdate
+from certibayes.inference._capture import TOGETHER, CapturedUpdate, Step
 from certibayes.inference._display import TrainingDisplay
 from certibayes.inference._interrupt import StopRequest
 from certibayes.inference._statistics import EXAMPLES, has_statistics, refresh_statistics
@@ -99,6 +99,7 @@ class Loop:
         self.info: Info = {}
         self.fixed_noise: Noise | None = None
         self.ahead: list[tuple[Tensor, Noise]] = []
+        self.waiting: list[Step] = []
         self.captured: CapturedUpdate | None = None
         if self.device.type == "cuda" and not self.algorithm.full_batch:
             self.captured = CapturedUpdate(self.algorithm, self.generator)
@@ -161,7 +162,7 @@ class Loop:
                 require_finite(batch.inputs, "the training inputs")
                 self.target.likelihood.validate(self.target.graph, batch)
             self._step(batch)
-            if len(self.losses) == FINITE_EVERY:
+            if len(self.losses) >= FINITE_EVERY:
                 self._drain(display)
             # An epoch's last step is followed by its figures; they belong into the same checkpoint. While noise was
             # drawn ahead, its generator is further than the steps are.
@@ -198,16 +199,28 @@ class Loop:
             )
 
     def _step(self, batch: Batch) -> None:
-        lr, noise = self._rate_and_noise(batch)
-        state = self.state._replace(lr=lr)
-        if self.captured is not None:
-            self.state, self.info = self.captured(self.target, state, batch, noise)
-        else:
-            self.state, self.info = self.algorithm.update(self.target, state, batch, noise, self.generator)
+        rate, noise = self._rate_and_noise(batch)
+        self.waiting.append(Step(batch, noise, rate))
         self.done.step += 1
-        if self.algorithm.collects(self.target, self.done.step):
+        collects = self.algorithm.collects(self.target, self.done.step)
+        # A GPU makes several steps at a time; nothing waits where a checkpoint may be written, which is where no noise
+        # is drawn ahead.
+        if collects or not self.ahead or len(self.waiting) == TOGETHER:
+            self._make_steps()
+        if collects:
             self.state = self._collected()
-        self.losses.append(self.info["loss"])
+
+    def _make_steps(self) -> None:
+        """Make the steps that wait."""
+        if self.captured is not None:
+            self.state, self.info, losses = self.captured(self.target, self.state, self.waiting)
+            self.losses += losses.unbind()
+        else:
+            for batch, noise, rate in self.waiting:
+                state = self.state._replace(lr=rate)
+                self.state, self.info = self.algorithm.update(self.target, state, batch, noise, self.generator)
+                self.losses.append(self.info["loss"])
+        self.waiting.clear()
 
     def _collected(self) -> Any:
         return self.algorithm.collect(self.target, self.state)

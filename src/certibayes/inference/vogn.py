@@ -89,7 +89,7 @@ class VOGN(Algorithm[VOGNState]):
                 *self.betas,
                 len(batch.inputs),
             )
-        return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean()}
+        return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean(0)}
 
     def mean_params(self, state: VOGNState) -> dict[str, Tensor]:
         """See the base class: the mean."""
