@@ -23,6 +23,7 @@ from certibayes.inference._border import (
     require_progress,
     seed_of,
 )
+from certibayes.inference._statistics import batch_norm_mode
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.names import as_algorithm
@@ -58,6 +59,7 @@ def fit(  # noqa: PLR0913 - public
     validation: float | Pair | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
+    batch_norm: str | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | Report = True,
     checkpoint: str | Path | None = None,
@@ -93,6 +95,11 @@ def fit(  # noqa: PLR0913 - public
         device: where to train; by default where the network is.
         precision: ``"highest"``, or ``"high"`` if products on a GPU may round their factors to TF32, which is faster.
             For training alone: predictors and certificates never do.
+        batch_norm: where the statistics of batch norm come from in training. ``"batch"``, the default: from the clean
+            inputs of the step, with gradient, for boxes and attacked inputs too; no example then has a likelihood by
+            itself. ``"constant"``, the default of the algorithms that need one (VOGN, HMC): from clean training data,
+            refreshed between epochs. Predictors have constants in both modes, for each weight sample its own. Recorded
+            in the posterior.
         callbacks: called after each epoch.
         progress: True for a bar on standard error, False for nothing, or a function of (steps made, steps in all).
         checkpoint: directory for checkpoints; none are written without it.
@@ -148,6 +155,7 @@ def fit(  # noqa: PLR0913 - public
     if held is not None:
         held = placement.place(*held, "validation")
         require_batch(held, network.graph, likelihood, "validation")
+    mode = batch_norm_mode(batch_norm, network.graph, algorithm, source)
     where = placement.device
     params = {name: p.to(where) for name, p in network.params.items()}
     constants = {name: b.to(where) for name, b in network.buffers.items()}
@@ -160,6 +168,7 @@ def fit(  # noqa: PLR0913 - public
         candidates[0],
         source.steps,
         (epochs + algorithm.burn_in_epochs) * source.steps,
+        mode or "constant",
     )
     settings = {
         "likelihood": likelihood.describe(),
@@ -176,6 +185,7 @@ def fit(  # noqa: PLR0913 - public
         "task": "regression" if example.targets.is_floating_point() else "classification",
         "domain": domain_to_json(domain),
         **({"frozen": list(network.frozen)} if network.frozen else {}),
+        **({"batch_norm": mode} if mode else {}),
     }
 
     def trained(temperature: float, directory: Path | None, title: str) -> Loop:

@@ -64,6 +64,11 @@ class LastLayerGaussian(Posterior):
         """See the base class."""
         return f"a Gaussian over {', '.join(self.names)}, all other weights fixed"
 
+    @property
+    def _random(self) -> tuple[str, ...]:
+        """See the base class."""
+        return self.names
+
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw mean + A ξ, ξ ~ N(0, 1), on the CPU so that a seed means the same everywhere."""
         drawn = {name: mean.expand(samples, *mean.shape) for name, mean in self.mean.items()}
