@@ -19,11 +19,14 @@ from certibayes.inference._batches import BatchSource
 from certibayes.inference.algorithm import Algorithm, Sweep
 from certibayes.inference.target import BATCH_NORM, Target
 from certibayes.networks import Graph, Params
-from certibayes.networks.batch_norm import evenly_spaced, follows_data, has_statistics, statistics_of
+from certibayes.networks.batch_norm import EXAMPLES, evenly_spaced, follows_data, has_statistics, statistics_of
 from certibayes.support.stacks import count, pick, stack
 
 BETWEEN_EPOCHS = 2048
 """About how many training examples the statistics are taken from while training goes on."""
+
+AT_END = 50_000
+"""And for the network itself at the end, at most."""
 
 
 def batch_norm_mode(mode: Any, graph: Graph, algorithm: Algorithm[Any], source: BatchSource) -> str | None:
@@ -84,6 +87,8 @@ def with_statistics(target: Target, stacked: Params, sweep: Sweep) -> dict[str, 
     """Give every stacked sample the statistics that belong to its own weights, where the network has any."""
     if not has_statistics(target.graph):
         return dict(stacked)
-    x = evenly_spaced(torch.cat([batch.inputs for batch, _ in sweep]))
+    # No more than about twice as many as are needed are held in memory.
+    stride = max(1, target.data_size // EXAMPLES)
+    x = evenly_spaced(torch.cat([batch.inputs[::stride] for batch, _ in sweep]), EXAMPLES)
     samples = [pick(stacked, i) for i in range(count(stacked))]
     return stack([{**sample, **refreshed(target, sample, x)} for sample in samples])

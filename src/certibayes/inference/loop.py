@@ -20,7 +20,7 @@ from certibayes.inference._batches import BatchSource
 from certibayes.inference._capture import CapturedUpdate
 from certibayes.inference._display import TrainingDisplay
 from certibayes.inference._interrupt import StopRequest
-from certibayes.inference._statistics import BETWEEN_EPOCHS, refreshed, require_several
+from certibayes.inference._statistics import AT_END, BETWEEN_EPOCHS, refreshed, require_several
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
@@ -257,7 +257,7 @@ class Loop:
 
     def _refresh(self) -> None:
         lasting = self.algorithm.full_batch or self.done.step == self.total
-        inputs = self.source.inputs(EXAMPLES if lasting else BETWEEN_EPOCHS)
+        inputs = self.source.inputs(AT_END if lasting else BETWEEN_EPOCHS)
         buffers = refreshed(self.target, self.algorithm.mean_params(self.state), inputs)
         self.target = dataclasses.replace(self.target, buffers=buffers)
 

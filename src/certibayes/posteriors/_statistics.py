@@ -9,7 +9,7 @@ from torch import Tensor
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph, Params
-from certibayes.networks.batch_norm import evenly_spaced, statistics_of
+from certibayes.networks.batch_norm import EXAMPLES, evenly_spaced, statistics_of
 from certibayes.support.checks import require_finite
 from certibayes.support.stacks import count, pick, stack
 from certibayes.support.tensors import as_tensor
@@ -32,7 +32,7 @@ def training_inputs(data: Any, graph: Graph) -> Tensor:
     graph.require_input(inputs, "the training inputs")
     if not inputs.is_floating_point():
         raise InvalidInput(f"the training inputs are {inputs.dtype}; floats are needed. For images of bytes: x / 255.")
-    inputs = evenly_spaced(inputs)
+    inputs = evenly_spaced(inputs, EXAMPLES)
     require_finite(inputs, "the training inputs")
     return inputs
 
