@@ -97,9 +97,7 @@ class LowRankGaussian(DiagonalGaussian):
     ):
         super().__init__(net, mean, std, input_shape, metadata, domain)
         factors = stacked_parameters_of(self.network, factors, "factors")
-        # In one layout, as a file gives them back: products round differently in another, and samples must not.
-        layout = torch.contiguous_format
-        self.factors = {name: factors[name].detach().clone(memory_format=layout) for name in self.graph.parameters}
+        self.factors = {name: factors[name].detach().clone() for name in self.graph.parameters}
 
     @property
     def holds(self) -> str:
