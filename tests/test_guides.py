@@ -25,3 +25,11 @@ def test_a_binary_classifier_with_one_logit_gets_two_outputs_and_stays_the_same(
     torch.testing.assert_close(space["binary"].probabilities(x)[:, 1], expected)
     assert len(space["result"]) == 2 and not bool(space["result"].certified.isnan().any())
     assert tuple(space["region"].center.shape) == (2, 3)
+
+
+def test_predictors_of_a_network_with_batch_norm_find_their_statistics():
+    space = run("batch-norm.md")
+    posterior, x = space["posterior"], space["x"]
+    assert posterior.metadata["batch_norm"] == "batch"
+    assert posterior.predictor(10, seed=1).digest == posterior.predictor(10, seed=1, data=x).digest
+    assert posterior.statistics.keys() == {0, 1}

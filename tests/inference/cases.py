@@ -103,6 +103,10 @@ def assert_same_posterior(found: cb.Posterior, expected: cb.Posterior) -> None:
         assert torch.equal(found.tensors()[name], tensor), name
     for name, tensor in expected.buffers.items():
         assert torch.equal(found.buffers[name], tensor), name
+    assert found.statistics.keys() == expected.statistics.keys()
+    for seed, kept in expected.statistics.items():
+        for name, tensor in kept.items():
+            assert torch.equal(found.statistics[seed][name], tensor), name
     assert found.metadata["history"] == expected.metadata["history"]
 
 

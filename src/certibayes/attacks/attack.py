@@ -114,6 +114,11 @@ def _models(
                 f"attack takes a module or a posterior, got {type(predictor).__name__}. "
                 "Wrap a function in an nn.Module."
             )
+        if getattr(predictor, "statistics_vary", False):
+            raise InvalidInput(
+                "the network has batch norm, whose statistics depend on the weights that are drawn and are kept for "
+                "the samples of a predictor alone. Attack that: attack(posterior.predictor(), ...)."
+            )
         fixed = predictor.predictor(seed=seed, device=device) if decided_by is None else decided_by
         return fixed, Resampled(predictor, draws, seed)
     if decided_by is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Node, Params
+from certibayes.networks.batch_norm import weights_in_pass
 from certibayes.networks.operations import Linear
 from certibayes.regions import Box
 
@@ -45,7 +46,8 @@ def point_and_box(graph: Graph, params: Params, x: Tensor, box: Box, rounding: R
     """Compute the network's outputs (B, outputs) at points and bound them over boxes, in one pass.
 
     Affine layers do the same to a point as to the center of a box, so that both take one product, forward and backward.
-    All other layers treat the two apart. For training.
+    All other layers treat the two apart. A batch norm that takes the statistics of the batch takes those of the points,
+    for boxes too. For training.
 
     Args:
         graph: the network.
@@ -57,7 +59,7 @@ def point_and_box(graph: Graph, params: Params, x: Tensor, box: Box, rounding: R
 
     def rule(node: Node, values: tuple[Box, ...]) -> Box:
         # Centers hold the points first, (2B, ...); radii are those of the boxes, (B, ...).
-        weights, rules = node.weights(params), rules_for(node.operation)
+        weights, rules = weights_in_pass(node, params, values[0].center[: len(x)]), rules_for(node.operation)
         if rules.separable:
             return rules.interval(node.operation, weights, values, rounding)
         points, centers = zip(*(value.center.chunk(2) for value in values), strict=True)

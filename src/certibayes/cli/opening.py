@@ -10,7 +10,7 @@ from torch import Tensor
 from certibayes import data
 from certibayes.cli.terminal import notes
 from certibayes.errors import InvalidInput
-from certibayes.experiments import load_run, trained_radius
+from certibayes.experiments import load_run, trained_radius, training_data
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, domain_to_json, require_norm
@@ -80,7 +80,7 @@ def open_run(
     if samples is not None and posterior.held is not None and samples > posterior.held:
         _note(f"{run} holds {posterior.held} of the {samples} samples asked for; all of them are taken")
         samples = posterior.held
-    predictor = posterior.predictor(samples, seed=seed, device=device)
+    predictor = posterior.predictor(samples, seed=seed, device=device, data=training_data(posterior, data_dir))
     x, y = loaded.test.inputs[:limit].to(predictor.device), loaded.test.targets[:limit].to(predictor.device)
     domain = _domain(predictor, loaded, named=dataset is not None)
     return OpenedRun(run, posterior, predictor, x, y, domain, name, trained_radius(run, posterior))

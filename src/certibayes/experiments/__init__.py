@@ -5,7 +5,15 @@ from certibayes.experiments.demo import DemoResult, run_demo
 from certibayes.experiments.evaluate import Evaluation, evaluate
 from certibayes.experiments.grid import Evaluator, run_grid
 from certibayes.experiments.inference_study import run_study
-from certibayes.experiments.run import add_figures, load_run, read_record, started_spec, train, trained_radius
+from certibayes.experiments.run import (
+    add_figures,
+    load_run,
+    read_record,
+    started_spec,
+    train,
+    trained_radius,
+    training_data,
+)
 from certibayes.experiments.spec import ALGORITHMS, LIKELIHOODS, TrainSpec
 from certibayes.experiments.uncertainty_study import UncertaintyEvaluator, run_uncertainty_study
 
@@ -30,4 +38,5 @@ __all__ = [
     "started_spec",
     "train",
     "trained_radius",
+    "training_data",
 ]

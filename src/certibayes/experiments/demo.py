@@ -105,7 +105,7 @@ def run_demo(
             posterior = train(spec, out / name, overwrite=True, progress=progress)
         except Interrupted:
             raise Interrupted("the demo was stopped; the next one starts afresh.") from None
-        predictor = posterior.predictor(SAMPLES, seed=1)
+        predictor = posterior.predictor(SAMPLES, seed=1, data=digits)
 
         def step(what: str, name: str = name) -> None:
             stage(f"{name}: {what}")

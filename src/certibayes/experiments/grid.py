@@ -18,7 +18,7 @@ from certibayes import data
 from certibayes.errors import Diverged, InvalidInput, MissingPackage, RunExists
 from certibayes.evaluation import diagnose
 from certibayes.experiments.evaluate import evaluate
-from certibayes.experiments.run import RECORD, add_figures, load_run, read_record, started_spec, train
+from certibayes.experiments.run import RECORD, add_figures, load_run, read_record, started_spec, train, training_data
 from certibayes.experiments.spec import TrainSpec
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
@@ -63,7 +63,8 @@ class Evaluator:
     def predictor(self, posterior: Posterior) -> Predictor:
         """Draw the predictor that is evaluated."""
         held = self.samples if posterior.held is None else posterior.held
-        return posterior.predictor(min(self.samples, held), seed=1, device=self.device)
+        known = training_data(posterior, self.data_dir)
+        return posterior.predictor(min(self.samples, held), seed=1, device=self.device, data=known)
 
     def evaluate(self, posterior: Posterior, spec: TrainSpec) -> Figures:
         """Evaluate the posterior that a spec was trained to."""

@@ -83,6 +83,7 @@ def train(  # noqa: PLR0913 - public
         "epochs": spec.epochs,
         "temperature": spec.temperature,
         "schedule": spec.make_schedule(),
+        "batch_norm": spec.batch_norm,
         "checkpoint": out,
         "callbacks": callbacks,
         **common,
@@ -222,6 +223,12 @@ def trained_radius(out: Path, posterior: Posterior) -> float | None:
         return float(eps)
     # Not the record of a run that was started in the same place and is not finished.
     return TrainSpec.from_json(_read(out / RECORD)["spec"]).trained_radius if (out / RECORD).exists() else None
+
+
+def training_data(posterior: Posterior, data_dir: str | Path | None = None) -> DataSet | None:
+    """Return the data that a run was trained on where its predictors may need them, for batch norm statistics."""
+    name = posterior.metadata.get("dataset")
+    return data.load(name, data_dir) if posterior.statistics_vary and name is not None else None
 
 
 def load_run(out: Path) -> Posterior:

@@ -14,6 +14,7 @@ from certibayes.errors import InvalidInput
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
 from certibayes.inference.fit import HELD_OUT
+from certibayes.inference.target import BATCH_NORM
 from certibayes.inference.temperature import default_temperature
 from certibayes.likelihoods import (
     CROWNIBP,
@@ -55,6 +56,7 @@ CHOICES: dict[str, Collection[str]] = {
     "likelihood": LIKELIHOODS,
     "radius": RADII,
     "schedule": SCHEDULES,
+    "batch_norm": BATCH_NORM,
 }
 """The names that a field of a spec may hold."""
 
@@ -91,6 +93,8 @@ class TrainSpec:
         lr_floor: factor on the learning rate at the end of a cosine or exponential schedule.
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples per step.
+        batch_norm: where the statistics of batch norm come from in training: ``batch``, from the step's own clean
+            inputs, the default; or ``constant``, refreshed between epochs, as vogn and hmc need it.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
             training data. By default 1, or colder where bounds (ibp, crown-ibp) could prove nothing at 1: 0.1 for
             sghmc, 0.01 for vogn, noisy-adam and laplace.
@@ -121,6 +125,7 @@ class TrainSpec:
     lr_floor: float = 0.01
     epochs: int = 20
     batch_size: int = 128
+    batch_norm: str | None = None
     temperature: float | str | None = None
     start_epochs: int | None = None
     start_lr: float = 0.1

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
+from certibayes.networks.batch_norm import evenly_spaced
 from certibayes.support.checks import require_count
 from certibayes.support.tensors import as_tensor, tensor_bytes
 
@@ -44,11 +45,13 @@ class BatchSource:
         size: number of training examples.
         steps: batches per epoch.
         data: all examples, where they are held in memory; else None.
+        smallest: examples in the smallest batch of an epoch, where that is known.
     """
 
     size: int
     steps: int
     data: Batch | None = None
+    smallest: int | None = None
 
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
         """Yield one epoch's batches in an order given by ``seed``, leaving out the first ``skip``."""
@@ -63,7 +66,10 @@ class BatchSource:
         raise NotImplementedError
 
     def inputs(self, count: int) -> Tensor:
-        """Return about ``count`` inputs, always the same, or all if there are fewer."""
+        """Return about ``count`` inputs, always the same, or all if there are fewer.
+
+        From all over the data where they are in memory, and in the order of the loader where they are not.
+        """
         raise NotImplementedError
 
     def fingerprint(self) -> dict[str, Any]:
@@ -87,7 +93,7 @@ class TensorSource(BatchSource):
         require_count(batch_size, "batch_size")
         self.data: Batch = data
         self.size = len(data.inputs)
-        self.batch_size = min(batch_size, self.size)
+        self.batch_size = self.smallest = min(batch_size, self.size)
         self.steps = self.size // self.batch_size
 
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
@@ -112,7 +118,7 @@ class TensorSource(BatchSource):
 
     def inputs(self, count: int) -> Tensor:
         """See the base class."""
-        return self.data.inputs[:count]
+        return evenly_spaced(self.data.inputs, count)
 
     def fingerprint(self) -> dict[str, Any]:
         """See the base class."""
@@ -177,6 +183,9 @@ class LoaderSource(BatchSource):
             ) from error
         if self.steps == 0:
             raise InvalidInput("the DataLoader yields no batches; perhaps drop_last with too large a batch size.")
+        if loader.batch_size is not None:
+            left = self.size % loader.batch_size
+            self.smallest = loader.batch_size if loader.drop_last or left == 0 else left
 
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
         """See the base class."""

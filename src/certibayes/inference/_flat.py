@@ -96,9 +96,9 @@ class FlatTarget(Target):
         same = {field.name: getattr(target, field.name) for field in fields(Target)}
         return cls(**{**same, "precision": {FLAT: layout.join(precision)}, "layout": layout})
 
-    def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
+    def weights(self, params: Params) -> dict[str, Tensor]:
         """See the base class."""
-        return super().log_likelihood(self.layout.split(params[FLAT]), batch, noise)
+        return super().weights(self.layout.split(params[FLAT]))
 
     def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """See the base class."""

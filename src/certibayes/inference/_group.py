@@ -198,7 +198,7 @@ def program(loop: Loop) -> tuple[Any, ...]:
         loop.identity["graph"],
         [(name, p.shape, p.dtype, p.device) for name, p in loop.params.items()],
         (target.data_size, target.epoch_steps, target.total_steps, getattr(source, "batch_size", None)),
-        (loop.device, loop.settings.get("precision")),
+        (loop.device, loop.settings.get("precision"), target.batch_norm),
     )
 
 

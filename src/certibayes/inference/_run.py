@@ -33,6 +33,7 @@ from certibayes.inference._border import (
     require_precision,
     seed_of,
 )
+from certibayes.inference._statistics import batch_norm_mode
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.names import as_algorithm
@@ -186,6 +187,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     validation: float | Pair | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
+    batch_norm: str | None = None,
     callbacks: Iterable[Callback] = (),
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
@@ -226,6 +228,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     if held is not None:
         held = placement.place(*held, "validation")
         require_batch(held, network.graph, likelihood, "validation")
+    mode = batch_norm_mode(batch_norm, network.graph, algorithm, source)
     where = placement.device
     params = {name: p.to(where) for name, p in network.params.items()}
     constants = {name: b.to(where) for name, b in network.buffers.items()}
@@ -238,6 +241,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
         candidates[0],
         source.steps,
         (epochs + algorithm.burn_in_epochs) * source.steps,
+        mode or "constant",
     )
     settings = {
         "likelihood": likelihood.describe(),
@@ -254,6 +258,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
         "task": "regression" if example.targets.is_floating_point() else "classification",
         "domain": domain_to_json(domain),
         **({"frozen": list(network.frozen)} if network.frozen else {}),
+        **({"batch_norm": mode} if mode else {}),
     }
     # Algorithms check in ``init`` whether training has room for what they keep.
     algorithm.init(target, params, torch.Generator(where).manual_seed(seed))

@@ -1,78 +1,94 @@
-"""Batch norm statistics: refreshed from clean training data between epochs, constants inside a step.
+"""Batch norm in inference: which statistics a step uses, and those of the samples that are kept.
 
-Train-mode batch norm has no per-example likelihood, since each output depends on the whole batch. So the
-statistics are recomputed from data with the current parameters, layer by layer in one forward pass, and held fixed.
+A step has the statistics of its own clean batch, with gradient (mode ``batch``), or constants that are refreshed from
+clean training data between epochs (mode ``constant``). The loss of a step in mode ``batch`` is not a sum over examples,
+since each depends on the others of its batch; methods that need the likelihood of each example by itself, or one fixed
+function of the weights, have mode ``constant``. In both modes predictors have constants.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from certibayes.inference.algorithm import Sweep
-from certibayes.inference.target import Target
-from certibayes.networks import Graph, Node, Params
-from certibayes.networks.operations import BatchNorm
+from certibayes.errors import InvalidInput
+from certibayes.inference._batches import BatchSource
+from certibayes.inference.algorithm import Algorithm, Sweep
+from certibayes.inference.target import BATCH_NORM, Target
+from certibayes.networks import Graph, Params
+from certibayes.networks.batch_norm import EXAMPLES, evenly_spaced, follows_data, has_statistics, statistics_of
 from certibayes.support.stacks import count, pick, stack
 
-EXAMPLES = 2048
-"""About how many training examples the statistics are taken from."""
+BETWEEN_EPOCHS = 2048
+"""About how many training examples the statistics are taken from while training goes on."""
+
+AT_END = 50_000
+"""And for the network itself at the end, at most."""
 
 
-def has_statistics(graph: Graph) -> bool:
-    """Tell whether the network holds batch norm layers whose statistics follow the data."""
-    return any(_follows_data(graph, node) for node in graph.nodes)
+def batch_norm_mode(mode: Any, graph: Graph, algorithm: Algorithm[Any], source: BatchSource) -> str | None:
+    """Return the mode of batch norm that was asked for, or the default; None where nothing follows the data.
 
-
-def _follows_data(graph: Graph, node: Node) -> bool:
-    """Tell whether the node is a batch norm that is not frozen; the statistics of a frozen one are constants too."""
-    return isinstance(node.operation, BatchNorm) and not _is_frozen(graph, node)
-
-
-def _is_frozen(graph: Graph, node: Node) -> bool:
-    """Tell whether a node's weights are constants; one without weights of its own goes with the layer before it."""
-    weights = [name for role, name in node.roles.items() if role in ("weight", "bias")]
-    if weights:
-        return not any(name in graph.parameters for name in weights)
-    before = next((earlier for earlier in graph.nodes if earlier.name == node.inputs[0]), None)
-    return before is not None and _is_frozen(graph, before)
-
-
-@torch.no_grad()
-def refresh_statistics(graph: Graph, params: Params, buffers: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
-    """Return ``buffers`` with mean and variance of what each batch norm layer sees for inputs ``x``.
-
-    Frozen layers keep theirs.
+    Raises:
+        InvalidInput: there is no such mode, or network, algorithm or batches cannot have it.
     """
-    refreshed = dict(buffers)
+    if mode is not None and mode not in BATCH_NORM:
+        raise InvalidInput(f'batch_norm is "batch" or "constant", got {mode!r}.')
+    if not has_statistics(graph):
+        if mode is not None:
+            raise InvalidInput(
+                "batch_norm was given, but the network has no batch norm whose statistics follow the data (a frozen "
+                "one keeps its own). Leave it out."
+            )
+        return None
+    name = type(algorithm).__name__
+    if mode == "batch" and algorithm.per_example:
+        raise InvalidInput(
+            f"{name} needs the likelihood of each example by itself, and with statistics of the batch there is none: "
+            'every output depends on the whole batch. Take batch_norm="constant", or an algorithm that needs the '
+            "gradient of a batch alone, such as SWAG, IVON or NoisyAdam."
+        )
+    chosen = mode or ("constant" if algorithm.per_example else "batch")
+    if chosen == "batch":
+        _require_single_use(graph)
+        require_several(source.smallest)
+    return chosen
 
-    def normalize_afresh(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        if not _follows_data(graph, node):
-            return output
-        dims = [d for d in range(inputs[0].dim()) if d != 1]
-        variance, mean = torch.var_mean(inputs[0], dims, correction=0)
-        refreshed[node.roles["running_mean"]] = mean
-        refreshed[node.roles["running_var"]] = variance
-        # Later layers must see what this one gives with its new statistics.
-        return node.operation.evaluate(node.weights({**refreshed, **params}), *inputs)
 
-    graph.evaluate({**buffers, **params}, x, normalize_afresh)
-    return refreshed
+def require_several(size: int | None) -> None:
+    """Raise if a batch is too small to have statistics; None where its size is not known yet."""
+    if size is not None and size < 2:
+        raise InvalidInput(
+            "a batch of one example has no variance, so batch norm cannot take its statistics. Take a larger "
+            'batch_size, let the loader drop_last, or pass batch_norm="constant".'
+        )
+
+
+def _require_single_use(graph: Graph) -> None:
+    uses = Counter(node.roles["running_mean"] for node in graph.nodes if follows_data(graph, node))
+    shared = [name.removesuffix(".running_mean") for name, number in uses.items() if number > 1]
+    if shared:
+        raise InvalidInput(
+            f"the batch norm {', '.join(shared)} is used more than once. In training each use would have statistics of "
+            "its own, and a predictor has room for one of them. Give each use a layer of its own, or pass "
+            'batch_norm="constant".'
+        )
+
+
+def refreshed(target: Target, params: Params, x: Tensor) -> dict[str, Tensor]:
+    """Return the buffers, with the statistics that belong to ``params`` for inputs ``x``; frozen layers keep theirs."""
+    return {**target.buffers, **statistics_of(target.graph, target.weights(params), x)}
 
 
 def with_statistics(target: Target, stacked: Params, sweep: Sweep) -> dict[str, Tensor]:
     """Give every stacked sample the statistics that belong to its own weights, where the network has any."""
     if not has_statistics(target.graph):
         return dict(stacked)
-    parts: list[Tensor] = []
-    for batch, _ in sweep:
-        parts.append(batch.inputs)
-        if sum(map(len, parts)) >= EXAMPLES:
-            break
-    x = torch.cat(parts)[:EXAMPLES]
-    return stack(
-        [
-            {**sample, **refresh_statistics(target.graph, sample, target.buffers, x)}
-            for sample in (pick(stacked, i) for i in range(count(stacked)))
-        ]
-    )
+    # No more than about twice as many as are needed are held in memory.
+    stride = max(1, target.data_size // EXAMPLES)
+    x = evenly_spaced(torch.cat([batch.inputs[::stride] for batch, _ in sweep]), EXAMPLES)
+    samples = [pick(stacked, i) for i in range(count(stacked))]
+    return stack([{**sample, **refreshed(target, sample, x)} for sample in samples])

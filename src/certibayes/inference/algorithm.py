@@ -49,6 +49,9 @@ class Algorithm(Generic[State]):
     full_batch: ClassVar[bool] = False
     """Whether a step takes all data at once, with one noise for the whole run; then an epoch is one step."""
 
+    per_example: ClassVar[bool] = False
+    """Whether ``update`` needs the likelihood of each example by itself, so that batch norm must have constants."""
+
     constant_rate: ClassVar[bool] = False
     """Whether the method wants its rate left as it is, instead of annealed to nothing."""
 

@@ -13,12 +13,13 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.errors import InvalidInput, UnsupportedLayer
-from certibayes.inference._statistics import has_statistics
+from certibayes.errors import InvalidInput
+from certibayes.inference._statistics import with_statistics
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
+from certibayes.networks.batch_norm import has_statistics
 from certibayes.posteriors import Posterior, Samples
 from certibayes.support.adam import Moments, adam_step, zero_moments
 from certibayes.support.stacks import map_samples
@@ -63,10 +64,10 @@ class DeepEnsemble(Algorithm[EnsembleState]):
         A traced network does not know how its module draws its weights; mean and variance of each tensor say
         enough.
         """
-        if has_statistics(target.graph):
-            raise UnsupportedLayer(
-                "batch norm statistics differ from member to member, which this ensemble does not keep apart. Fit the "
-                "members one by one (MAP) and combine them with Samples.from_modules."
+        if has_statistics(target.graph) and target.batch_norm == "constant":
+            raise InvalidInput(
+                "batch norm statistics differ from member to member, and constants are kept for one network alone. "
+                'Leave out batch_norm="constant": with statistics of the batch each member has its own.'
             )
         stacked = {}
         for name, p in params.items():
@@ -90,4 +91,4 @@ class DeepEnsemble(Algorithm[EnsembleState]):
 
     def finalize(self, target: Target, state: EnsembleState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the members."""
-        return Samples(target.network(), state.params)
+        return Samples(target.network(), with_statistics(target, state.params, sweep))

@@ -38,6 +38,7 @@ def fit(  # noqa: PLR0913 - public
     validation: float | Pair | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
+    batch_norm: str | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | Report = True,
     checkpoint: str | Path | None = None,
@@ -73,6 +74,11 @@ def fit(  # noqa: PLR0913 - public
         device: where to train; by default where the network is.
         precision: ``"highest"``, or ``"high"`` if products on a GPU may round their factors to TF32, which is faster.
             For training alone: predictors and certificates never do.
+        batch_norm: where the statistics of batch norm come from in training. ``"batch"``, the default: from the clean
+            inputs of the step, with gradient, for boxes and attacked inputs too; no example then has a likelihood by
+            itself. ``"constant"``, the default of the algorithms that need one (VOGN, HMC): from clean training data,
+            refreshed between epochs. Predictors have constants in both modes, for each weight sample its own. Recorded
+            in the posterior.
         callbacks: called after each epoch.
         progress: True for a bar on standard error, False for nothing, or a function of (steps made, steps in all).
         checkpoint: directory for checkpoints; none are written without it.
@@ -106,6 +112,7 @@ def fit(  # noqa: PLR0913 - public
         validation=validation,
         device=device,
         precision=precision,
+        batch_norm=batch_norm,
         callbacks=callbacks,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,

@@ -37,6 +37,7 @@ OWN = (
     "temperature",
     "schedule",
     "validation",
+    "batch_norm",
     "callbacks",
 )
 """Arguments of ``fit`` that a run may have of its own."""
@@ -58,6 +59,7 @@ def fit_many(  # noqa: PLR0913 - public
     validation: float | Pair | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
+    batch_norm: str | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | Report = True,
     checkpoint: str | Path | None = None,
@@ -92,7 +94,7 @@ def fit_many(  # noqa: PLR0913 - public
         net: of every run that has none of its own.
         train: data, of every run that has none of its own.
         runs: for each posterior its own arguments: any of net, train, algorithm, likelihood, prior, epochs, batch_size,
-            seed, temperature, schedule, validation, callbacks. ``{}`` takes all from the others.
+            seed, temperature, schedule, validation, batch_norm, callbacks. ``{}`` takes all from the others.
         algorithm: see ``fit``, as for all that is not explained here.
         likelihood: see ``fit``.
         prior: see ``fit``.
@@ -104,6 +106,7 @@ def fit_many(  # noqa: PLR0913 - public
         validation: see ``fit``.
         device: see ``fit``.
         precision: see ``fit``.
+        batch_norm: see ``fit``.
         callbacks: called after each epoch of each model; the record says which, under ``"run"``.
         progress: True for a bar for each group; a function is called with the steps of all groups, and all models of a
             group make a step at once.
@@ -143,6 +146,7 @@ def fit_many(  # noqa: PLR0913 - public
         "temperature": temperature,
         "schedule": schedule,
         "validation": validation,
+        "batch_norm": batch_norm,
         "callbacks": callbacks,
     }
     fixed = {"device": device, "precision": precision, "checkpoint_every": checkpoint_every, "known": Known()}

@@ -78,6 +78,7 @@ class HMC(Algorithm[HMCState]):
     """
 
     full_batch: ClassVar[bool] = True
+    per_example: ClassVar[bool] = True
     constant_rate: ClassVar[bool] = True
 
     lr: float = 1e-3

@@ -20,11 +20,12 @@ from certibayes.inference._batches import BatchSource
 from certibayes.inference._capture import TOGETHER, CapturedUpdate, Step
 from certibayes.inference._display import TrainingDisplay
 from certibayes.inference._interrupt import StopRequest
-from certibayes.inference._statistics import EXAMPLES, has_statistics, refresh_statistics
+from certibayes.inference._statistics import AT_END, BETWEEN_EPOCHS, refreshed, require_several
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
+from certibayes.networks.batch_norm import EXAMPLES, has_statistics
 from certibayes.posteriors import Posterior, versions
 from certibayes.support.arithmetic import repeatable_kernels
 from certibayes.support.checks import require_finite
@@ -150,6 +151,8 @@ class Loop:
         sweep = FullSweep(target, self.source, self.seed)
         posterior = self.algorithm.finalize(target, self.state, sweep, generator)
         posterior.metadata.update(settings, history=self.done.history, versions=versions())
+        if posterior.statistics_vary:
+            posterior.keep_statistics(self.source.inputs(EXAMPLES))
         return posterior
 
     def _epoch(self, display: TrainingDisplay, stop: StopRequest) -> None:
@@ -157,6 +160,8 @@ class Loop:
         started = time.monotonic()
         epoch, first = divmod(self.done.step, self.source.steps)
         for batch in self._batches(epoch, first):
+            if self.target.batch_norm == "batch":
+                require_several(len(batch.inputs))
             if epoch == 0 and self.source.data is None:
                 # Data in memory were checked as a whole; what a loader yields is seen here for the first time.
                 require_finite(batch.inputs, "the training inputs")
@@ -297,12 +302,9 @@ class Loop:
         self.saved = time.monotonic()
 
     def _refresh(self) -> None:
-        buffers = refresh_statistics(
-            self.target.graph,
-            self.algorithm.mean_params(self.state),
-            self.target.buffers,
-            self.source.inputs(EXAMPLES),
-        )
+        lasting = self.algorithm.full_batch or self.done.step == self.total
+        inputs = self.source.inputs(AT_END if lasting else BETWEEN_EPOCHS)
+        buffers = refreshed(self.target, self.algorithm.mean_params(self.state), inputs)
         self.target = self.target.with_buffers(buffers)
 
     def _drain(self, display: TrainingDisplay) -> None:

@@ -13,6 +13,10 @@ from torch import Tensor
 
 from certibayes.likelihoods import Batch, Gradients, Likelihood, Noise
 from certibayes.networks import Graph, Network, Params
+from certibayes.networks.batch_norm import training_graph
+
+BATCH_NORM = ("batch", "constant")
+"""Where the statistics of batch norm may come from in training; see ``Target``."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Target:
         temperature: T; 1 is Bayes' rule, below 1 the posterior is colder, with smaller variances.
         epoch_steps: steps in one pass over the data, for methods that act once per epoch.
         total_steps: steps in the whole training.
+        batch_norm: ``"constant"``, statistics are constants inside a step, among the buffers; or ``"batch"``, in
+            ``mean_loss_and_gradient``, and there alone, they are those of the step's clean inputs, with gradient.
     """
 
     graph: Graph
@@ -38,15 +44,24 @@ class Target:
     temperature: float = 1.0
     epoch_steps: int = 1
     total_steps: int = 1
+    batch_norm: str = "constant"
 
     @cached_property
     def prior(self) -> dict[str, Tensor]:
         """The prior's precision per example, by parameter: what a step on the mean loss adds for each weight."""
         return {name: precision / self.data_size for name, precision in self.precision.items()}
 
+    @cached_property
+    def _training_graph(self) -> Graph:
+        return training_graph(self.graph) if self.batch_norm == "batch" else self.graph
+
+    def weights(self, params: Params) -> dict[str, Tensor]:
+        """Return all tensors of the network by name."""
+        return {**self.buffers, **params}
+
     def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
         """Return log p(y | x, w) for each example, (B,)."""
-        return self.likelihood.log_likelihood(self.graph, {**self.buffers, **params}, batch, noise)
+        return self.likelihood.log_likelihood(self.graph, self.weights(params), batch, noise)
 
     def log_prior(self, params: Params) -> Tensor:
         """Return log p(w) up to its constant."""
@@ -54,10 +69,14 @@ class Target:
         return torch.stack(terms).sum()
 
     def mean_loss_and_gradient(self, params: Params, batch: Batch, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean negative log-likelihood of the batch and its gradient; the prior is not in it."""
+        """Return the mean negative log-likelihood of the batch and its gradient; the prior is not in it.
 
-        def loss(weights: dict[str, Tensor]) -> Tensor:
-            return -self.log_likelihood(weights, batch, noise).mean()
+        Where batch norm takes statistics of the batch, each example's likelihood depends on the others.
+        """
+
+        def loss(params: dict[str, Tensor]) -> Tensor:
+            weights = self.weights(params)
+            return -self.likelihood.log_likelihood(self._training_graph, weights, batch, noise).mean()
 
         gradient, value = torch.func.grad_and_value(loss)(dict(params))
         return value, gradient

@@ -110,7 +110,11 @@ class Search:
 def predictive_figures(target: Target, posterior: Posterior, held: Batch, seed: int) -> dict[str, float]:
     """Evaluate a posterior's predictor on held-out data, at full radii: loss, and for classes also accuracy."""
     number = SAMPLES if posterior.held is None else posterior.held
-    drawn = posterior.sample(number, torch.Generator().manual_seed(derived_seed(seed, "temperature")))
+    if posterior.statistics_vary:
+        # Statistics of batch norm are kept for these samples.
+        drawn = posterior.predictor(number).samples
+    else:
+        drawn = posterior.sample(number, torch.Generator().manual_seed(derived_seed(seed, "temperature")))
     generator = torch.Generator().manual_seed(derived_seed(seed, "validation noise"))
     losses, hits = [], []
     for inputs, targets in zip(held.inputs.split(500), held.targets.split(500), strict=True):

@@ -50,6 +50,7 @@ class VOGN(Algorithm[VOGNState]):
     """
 
     elementwise: ClassVar[bool] = True
+    per_example: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.01
 
     lr: float = 0.003

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from certibayes.networks import Graph, Params
+from certibayes.networks.batch_norm import clean_pass
 
 
 class Batch(NamedTuple):
@@ -120,7 +121,7 @@ class Likelihood:
             batch: data.
             noise: from ``draw``.
         """
-        return Outputs(graph.evaluate(params, batch.inputs))
+        return Outputs(clean_pass(graph, params, batch.inputs).outputs)
 
     def log_p(self, clean: Tensor | None, worst: Sequence[Any], targets: Tensor, log_weights: Tensor) -> Tensor:
         """Return log p(y | x, w) for each example, (B,), from outputs alone: the head.

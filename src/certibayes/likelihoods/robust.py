@@ -23,6 +23,7 @@ from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Out
 from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
 from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
 from certibayes.networks import Graph, Network, Params
+from certibayes.networks.batch_norm import clean_pass, normalizes_by_batch
 from certibayes.regions import Domain, InputRegion, as_domain, as_radius, domain_to_json, require_domain
 
 
@@ -77,14 +78,20 @@ class RobustLikelihood(Likelihood):
         return Noise((nodes.radii * scale).to(batch.inputs), log_weights.to(batch.inputs), starts)
 
     def passes(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Outputs:
-        """Make a clean pass, if radius 0 has any probability, and one pass of the adversary for each other radius."""
-        rounding = self.adversary.box_rounding
-        if rounding is not None and self.p_eps.clean > 0.0 and len(noise.radii) == 1:
+        """Make a clean pass, if radius 0 has any probability, and one pass of the adversary for each other radius.
+
+        Batch norm by statistics of the batch needs the clean pass in any case.
+        """
+        rounding, weighs = self.adversary.box_rounding, self.p_eps.clean > 0.0
+        needs_clean = weighs or normalizes_by_batch(graph)
+        if rounding is not None and needs_clean and len(noise.radii) == 1:
             box = self._region(batch.inputs, noise.radii[0]).ideal_box()
             point, bounded = point_and_box(graph, params, batch.inputs, box, rounding)
-            return Outputs(point, [self.worst_in_box(bounded, batch.targets)])
-        model = Model(graph, params)
-        clean = model(batch.inputs) if self.p_eps.clean > 0.0 else None
+            return Outputs(point if weighs else None, [self.worst_in_box(bounded, batch.targets)])
+        clean: Tensor | None = None
+        if needs_clean:
+            clean, params = clean_pass(graph, params, batch.inputs)
+        model, clean = Model(graph, params), clean if weighs else None
         threats = [Threat(self._region(batch.inputs, radius), noise.starts) for radius in noise.radii]
         return Outputs(clean, [self.worst_outputs(model, threat, batch.targets) for threat in threats])
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import _patches
+from certibayes.networks._moments import per_channel
 
 Weights = dict[str, Tensor]
 """Tensors of one node by role."""
@@ -205,14 +206,25 @@ class AdaptiveAvgPool2d(Operation):
 
 @dataclass(frozen=True)
 class BatchNorm(Operation):
-    """(x - mean) / sqrt(var + eps) * weight + bias with fixed statistics, per channel (dimension 1)."""
+    """(x - mean) / sqrt(var + eps) * weight + bias with given statistics, per channel (dimension 1).
+
+    Statistics are constants, by the roles "running_mean" and "running_var"; or those of a training batch, by the roles
+    "batch_mean" and "batch_var", which are differentiated. ``networks.batch_norm`` says which, and when.
+    """
 
     eps: float = 1e-5
 
     def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
         """See the class."""
+        x = inputs[0]
+        if "batch_mean" in weights:
+            # Torch's own has no gradient for the statistics.
+            scale = self.scale(weights)
+            shift = -weights["batch_mean"] * scale
+            shift = shift + weights["bias"] if "bias" in weights else shift
+            return torch.addcmul(per_channel(shift, x), x, per_channel(scale, x))
         return functional.batch_norm(
-            inputs[0],
+            x,
             weights["running_mean"],
             weights["running_var"],
             weights.get("weight"),
@@ -221,6 +233,11 @@ class BatchNorm(Operation):
             eps=self.eps,
         )
 
+    def scale(self, weights: Weights) -> Tensor:
+        """Return what x is multiplied by, weight / sqrt(var + eps), (C,)."""
+        inverse = torch.rsqrt(weights["batch_var" if "batch_var" in weights else "running_var"] + self.eps)
+        return inverse * weights["weight"] if "weight" in weights else inverse
+
 
 @dataclass(frozen=True)
 class Normalize(Operation):
@@ -228,8 +245,8 @@ class Normalize(Operation):
 
     def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
         """See the class."""
-        shape = (-1,) + (1,) * (inputs[0].dim() - 2)
-        return (inputs[0] - weights["mean"].view(shape)) / weights["std"].view(shape)
+        mean, std = (per_channel(weights[role], inputs[0]) for role in ("mean", "std"))
+        return (inputs[0] - mean) / std
 
 
 @dataclass(frozen=True)

@@ -97,9 +97,7 @@ class LowRankGaussian(DiagonalGaussian):
     ):
         super().__init__(net, mean, std, input_shape, metadata, domain)
         factors = stacked_parameters_of(self.network, factors, "factors")
-        # In one layout, as a file gives them back: products round differently in another, and samples must not.
-        layout = torch.contiguous_format
-        self.factors = {name: factors[name].detach().clone(memory_format=layout) for name in self.graph.parameters}
+        self.factors = {name: factors[name].detach().clone() for name in self.graph.parameters}
 
     @property
     def holds(self) -> str:
@@ -112,7 +110,11 @@ class LowRankGaussian(DiagonalGaussian):
         rank = count(self.factors)
         shared = torch.randn((samples, rank), generator=generator, dtype=torch.float64)
         for name, factor in self.factors.items():
-            drawn[name] = drawn[name] + torch.tensordot(shared.to(factor), factor, dims=1)
+            weights = shared.to(factor).view(samples, rank, *[1] * (factor.dim() - 1))
+            # One factor after another, each product and sum rounded by itself: a product of matrices would round
+            # differently on every device, and the same seed give other samples.
+            for k in range(rank):
+                drawn[name] += weights[:, k] * factor[k]
         return drawn
 
     def tensors(self) -> dict[str, Tensor]:

@@ -13,7 +13,11 @@ from certibayes.networks import Network, Params
 from certibayes.posteriors._parameters import named_tensors, parameters_of
 from certibayes.posteriors.posterior import Posterior
 from certibayes.regions import Domain
+from certibayes.support.exact_product import exact_product
 from certibayes.support.tensors import as_tensor
+
+ROWS = 1024
+"""Rows of the factor that are multiplied at a time, so that memory stays bounded."""
 
 
 class LastLayerGaussian(Posterior):
@@ -55,7 +59,6 @@ class LastLayerGaussian(Posterior):
         if not bool(torch.isfinite(factor).all()):
             raise InvalidInput("the factor of the covariance holds values that are not finite.")
         self.mean = {name: mean[name].detach().clone() for name in self.graph.parameters}
-        # In one layout, as a file gives it back: products round differently in another, and samples must not.
         self.factor = factor.detach().clone(memory_format=torch.contiguous_format)
         self.names = tuple(names)
 
@@ -64,11 +67,18 @@ class LastLayerGaussian(Posterior):
         """See the base class."""
         return f"a Gaussian over {', '.join(self.names)}, all other weights fixed"
 
+    @property
+    def _random(self) -> tuple[str, ...]:
+        """See the base class."""
+        return self.names
+
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Draw mean + A ξ, ξ ~ N(0, 1), on the CPU so that a seed means the same everywhere."""
         drawn = {name: mean.expand(samples, *mean.shape) for name, mean in self.mean.items()}
         normal = torch.randn((samples, len(self.factor)), generator=generator, dtype=self.factor.dtype)
-        moved = normal.to(self.factor.device) @ self.factor.T
+        normal = normal.to(self.factor.device)
+        # The same bits on every device, so that a seed means the same everywhere.
+        moved = torch.cat([exact_product(normal, rows.T) for rows in self.factor.split(ROWS)], 1).to(self.factor)
         numbers = [self.mean[name].numel() for name in self.names]
         for name, part in zip(self.names, moved.split(numbers, 1), strict=True):
             drawn[name] = self.mean[name] + part.view(samples, *self.mean[name].shape)

@@ -55,9 +55,16 @@ class Point(Posterior):
         """Repeat the one network."""
         return self._with_buffers({name: p.expand(samples, *p.shape) for name, p in self.params.items()})
 
-    def predictor(self, samples: int | None = 1, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
+    @property
+    def _random(self) -> tuple[str, ...]:
+        """See the base class: none."""
+        return ()
+
+    def predictor(
+        self, samples: int | None = 1, seed: int = 0, device: str | torch.device | None = None, data: Any = None
+    ) -> Predictor:
         """Return the network as a predictor; more samples of one point would be the same network again."""
-        return super().predictor(1, seed, device)
+        return super().predictor(1, seed, device, data)
 
     def tensors(self) -> dict[str, Tensor]:
         """See the base class."""

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from certibayes._version import __version__
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, trace
+from certibayes.networks.batch_norm import statistics_depend_on
+from certibayes.posteriors._statistics import sample_statistics, training_inputs
 from certibayes.posteriors._words import inference_in_words
 from certibayes.prediction import Predictor, RegressionPredictor, domain_of_all
 from certibayes.prediction.words import domain_in_words, in_lines, network_in_words
@@ -21,9 +23,15 @@ from certibayes.support.checks import whole_number
 from certibayes.support.devices import find_device
 from certibayes.support.files import read_tensors, write_tensors
 from certibayes.support.seeds import derived_seed
-from certibayes.support.stacks import count
+from certibayes.support.stacks import count, first, joined
 
 FILE_NAME = "posterior.safetensors"
+
+SAMPLES = 35
+"""Weight samples of a predictor, unless another number is asked for."""
+
+STATISTICS = "statistics"
+"""In a file, ``statistics:SEED:NAME`` are the batch norm statistics of the samples drawn from that seed."""
 
 
 class Posterior:
@@ -40,6 +48,8 @@ class Posterior:
         graph: the network.
         buffers: tensors that are not inferred but belong to the network.
         metadata: see above; ``fit`` fills it in.
+        statistics: batch norm statistics of the first samples of a predictor, by seed and name, each (S, channels);
+            see ``keep_statistics``.
     """
 
     kinds: ClassVar[dict[str, type[Posterior]]] = {}
@@ -64,6 +74,7 @@ class Posterior:
         self.graph: Graph = network.graph
         self.buffers: dict[str, Tensor] = dict(network.buffers)
         self.metadata: dict[str, Any] = dict(metadata or {})
+        self.statistics: dict[int, dict[str, Tensor]] = {}
         if domain is not None:
             self.metadata["domain"] = domain_to_json(domain_of_all(domain))
 
@@ -102,8 +113,22 @@ class Posterior:
         """``"classification"`` or ``"regression"``."""
         return str(self.metadata.get("task", "classification"))
 
+    @property
+    def statistics_vary(self) -> bool:
+        """Whether batch norm statistics depend on the weights that are drawn, so that every sample needs its own."""
+        return statistics_depend_on(self.graph, self._random)
+
+    @property
+    def _random(self) -> Sequence[str]:
+        """Names of the parameters that differ from sample to sample, while buffers do not come along."""
+        return self.graph.parameters
+
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Draw parameters, each of shape (samples, ...), buffers included."""
+        """Draw parameters, each of shape (samples, ...), buffers included.
+
+        The buffers are those of the posterior. Where ``statistics_vary``, batch norm statistics are not those of the
+        weights that were drawn; ``predictor`` has the ones that are.
+        """
         raise NotImplementedError
 
     def tensors(self) -> dict[str, Tensor]:
@@ -115,14 +140,70 @@ class Posterior:
         """Rebuild from ``tensors()``."""
         raise NotImplementedError
 
-    def predictor(self, samples: int | None = 35, seed: int = 0, device: str | torch.device | None = None) -> Predictor:
-        """Fix ``samples`` weight samples, drawn from ``seed``, as a module that predicts."""
-        samples = whole_number(35 if samples is None else samples, "samples", smallest=1)
+    def predictor(
+        self, samples: int | None = SAMPLES, seed: int = 0, device: str | torch.device | None = None, data: Any = None
+    ) -> Predictor:
+        """Fix ``samples`` weight samples, drawn from ``seed``, as a module that predicts.
+
+        Args:
+            samples: how many.
+            seed: of the samples.
+            device: where the predictor is to be; by default where the posterior is.
+            data: training inputs, for a network with batch norm whose weights are random: statistics depend on the
+                weights. Not needed for samples whose statistics are kept: after ``fit`` the first 35 of seed 0. Those
+                are taken as they are, whatever the data. Inputs (N, ...), a pair (inputs, targets), or what
+                ``certibayes.data.load`` returned.
+
+        Raises:
+            InvalidInput: batch norm statistics are needed and not kept, and there are no data.
+        """
+        samples = whole_number(SAMPLES if samples is None else samples, "samples", smallest=1)
         seed = whole_number(seed, "seed")
-        drawn = self.sample(samples, torch.Generator().manual_seed(derived_seed(seed, "predictor")))
+        drawn = self._drawn(samples, seed)
+        if self.statistics_vary:
+            drawn = {**drawn, **self._statistics(drawn, seed, data)}
         kind = RegressionPredictor if self.task == "regression" else Predictor
         predictor = kind(self.graph, drawn, self.domain)
         return predictor if device is None else predictor.to(find_device(device))
+
+    def keep_statistics(self, data: Any, samples: int = SAMPLES, seed: int = 0) -> None:
+        """Find the batch norm statistics of a predictor's samples, and keep them: ``save`` stores them too.
+
+        Nothing is to be kept where statistics do not depend on what is drawn; see ``statistics_vary``.
+
+        Args:
+            data: training inputs, as in ``predictor``.
+            samples: how many; predictors of fewer samples are then served as well.
+            seed: of the samples.
+        """
+        samples = whole_number(samples, "samples", smallest=1)
+        seed = whole_number(seed, "seed")
+        if self.statistics_vary:
+            inputs = training_inputs(data, self.graph)
+            self.statistics[seed] = sample_statistics(self.graph, self._drawn(samples, seed), inputs)
+
+    def _drawn(self, samples: int, seed: int) -> dict[str, Tensor]:
+        """Draw the samples of a predictor."""
+        generator = torch.Generator().manual_seed(derived_seed(seed, "predictor"))
+        if not self.statistics_vary:
+            return self.sample(samples, generator)
+        # One after another, so that a seed's first samples are the same however many are drawn, and their statistics.
+        return joined([self.sample(1, generator) for _ in range(samples)])
+
+    def _statistics(self, drawn: dict[str, Tensor], seed: int, data: Any) -> dict[str, Tensor]:
+        """Return the batch norm statistics of samples drawn from a seed: kept ones, or else those of the data."""
+        kept, samples = self.statistics.get(seed, {}), count(drawn)
+        if kept and count(kept) >= samples:
+            return first(kept, samples)
+        if data is None:
+            known = ", ".join(f"{count(own)} of seed {number}" for number, own in self.statistics.items()) or "none"
+            raise InvalidInput(
+                f"the network has batch norm, whose statistics depend on the weights that are drawn, and those of "
+                f"{samples} samples of seed {seed} are not kept (kept: {known}). Pass the training inputs: "
+                f"predictor(samples={samples}, seed={seed}, data=x_train); or keep them once, before save: "
+                f"posterior.keep_statistics(x_train, samples={samples}, seed={seed})."
+            )
+        return sample_statistics(self.graph, drawn, training_inputs(data, self.graph))
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
         """Write the posterior into the directory ``path`` and return the file.
@@ -140,7 +221,12 @@ class Posterior:
             "versions": versions(),
         }
         buffers = {f"buffer:{name}": tensor for name, tensor in self.buffers.items()}
-        write_tensors(file, "posterior", {**self.tensors(), **buffers}, record)
+        statistics = {
+            f"{STATISTICS}:{seed}:{name}": tensor
+            for seed, kept in self.statistics.items()
+            for name, tensor in kept.items()
+        }
+        write_tensors(file, "posterior", {**self.tensors(), **buffers, **statistics}, record)
         return file
 
     def _with_buffers(self, samples: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -170,11 +256,22 @@ def load(path: str | Path) -> Posterior:
             raise CorruptFile(f"{file} holds a posterior of kind {kind!r}, which this version does not know.")
         graph = Graph.from_json(record["graph"])
         buffers = {name: tensors.pop(f"buffer:{name}") for name in graph.buffers}
-    except (KeyError, TypeError, AttributeError) as error:
+        statistics = _kept_statistics(tensors)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptFile(f"the record in {file} is incomplete ({error!r}).") from error
     posterior = Posterior.kinds[kind].from_tensors(Network(graph, {}, buffers), tensors, metadata)
     posterior.metadata.setdefault("versions", record.get("versions", {}))
+    posterior.statistics = statistics
     return posterior
+
+
+def _kept_statistics(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]:
+    """Take the statistics of samples out of a file's tensors, by seed and name."""
+    kept: dict[int, dict[str, Tensor]] = {}
+    for key in [key for key in tensors if key.startswith(f"{STATISTICS}:")]:
+        _, seed, name = key.split(":", 2)
+        kept.setdefault(int(seed), {})[name] = tensors.pop(key)
+    return kept
 
 
 def as_network(net: nn.Module | Network, input_shape: Sequence[int] | None = None) -> Network:

@@ -85,11 +85,16 @@ class Samples(Posterior):
         chosen = torch.randperm(len(self), generator=generator)[:samples].sort().values
         return self._with_buffers({name: tensor[chosen] for name, tensor in self.stacked.items()})
 
+    @property
+    def _random(self) -> tuple[str, ...]:
+        """See the base class: none, since samples come with their buffers."""
+        return ()
+
     def predictor(
-        self, samples: int | None = None, seed: int = 0, device: str | torch.device | None = None
+        self, samples: int | None = None, seed: int = 0, device: str | torch.device | None = None, data: Any = None
     ) -> Predictor:
         """Fix ``samples`` of the samples held, all of them by default, as a module that predicts."""
-        return super().predictor(len(self) if samples is None else samples, seed, device)
+        return super().predictor(len(self) if samples is None else samples, seed, device, data)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
         """Return one sample's parameters."""

@@ -100,6 +100,12 @@ def _require_independent(posterior: Posterior) -> None:
             f"statistical certificates draw weights from a posterior; got {type(posterior).__name__}. Fixed weight "
             "samples are certified without any chance: certify(predictor, ...)."
         )
+    if posterior.statistics_vary:
+        raise InvalidInput(
+            "the network has batch norm, whose statistics depend on the weights that are drawn and are kept for the "
+            "samples of a predictor alone, not for weights drawn afresh. Certify those samples, "
+            "certify(posterior.predictor(), ...), or infer a posterior of a network without batch norm."
+        )
     if posterior.independent:
         return
     if isinstance(posterior, Point):

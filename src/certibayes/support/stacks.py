@@ -34,6 +34,16 @@ def stack(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
 
 
+def joined(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Put stacks of samples one after another."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def first(stacked: Params, number: int) -> dict[str, Tensor]:
+    """Return the first samples of a stack."""
+    return {name: tensor[:number] for name, tensor in stacked.items()}
+
+
 def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params, mapped: bool = True) -> Iterator[Result]:
     """Yield ``function`` of chunks of samples, each result with a leading dimension of that chunk's size.
 

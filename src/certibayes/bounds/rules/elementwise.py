@@ -30,12 +30,12 @@ def _per_channel(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def batch_norm_interval(operation: ops.BatchNorm, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
-    """Bound (x - m) / sqrt(v + eps) * a + b with fixed m and v."""
+    """Bound (x - m) / sqrt(v + eps) * a + b with given m and v; those of a batch, with gradient, only in training."""
     box = boxes[0]
-    center, inverse = operation.evaluate(weights, box.center), torch.rsqrt(weights["running_var"] + operation.eps)
+    center = operation.evaluate(weights, box.center)
     if not rounding.outward:
-        scale = inverse * weights["weight"] if "weight" in weights else inverse
-        return Box(center, _per_channel(rounding.magnitude(scale), box.center) * box.radius)
+        return Box(center, _per_channel(rounding.magnitude(operation.scale(weights)), box.center) * box.radius)
+    inverse = torch.rsqrt(weights["running_var"] + operation.eps)
     # A program may scale by inverse and weight one after the other, or by their product, which may underflow.
     scale = inverse * rounding.magnitude(weights["weight"]) if "weight" in weights else inverse
     scale, mean = rounding.magnitude(scale), _per_channel(weights["running_mean"].abs(), box.center)
@@ -103,7 +103,11 @@ def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], round
 
 
 register(
-    ops.BatchNorm, carrying(batch_norm_interval), "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)", transposed
+    ops.BatchNorm,
+    carrying(batch_norm_interval),
+    "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)",
+    transposed,
+    separable=True,
 )
 register(ops.Normalize, carrying(normalize_interval), "certibayes.networks.Normalize", transposed)
 register(ops.Multiply, carrying(scale_interval), "* by a constant or parameter, unary minus", transposed)
