@@ -55,12 +55,14 @@ class Target:
 
     def mean_loss_and_gradient(self, params: Params, batch: Batch, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean negative log-likelihood of the batch and its gradient; the prior is not in it."""
+        values, gradient = self.value_and_gradient(params, batch, noise, -1.0 / len(batch.inputs))
+        return -values.mean(), gradient
 
-        def loss(weights: dict[str, Tensor]) -> Tensor:
-            return -self.log_likelihood(weights, batch, noise).mean()
-
-        gradient, value = torch.func.grad_and_value(loss)(dict(params))
-        return value, gradient
+    def value_and_gradient(
+        self, params: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum."""
+        return self.likelihood.value_and_grad(self.graph, params, self.buffers, batch, noise, scale)
 
     def potential_and_gradient(
         self, params: Params, batch: Batch, noise: Noise, chunk: int

@@ -125,6 +125,27 @@ class Likelihood:
         """
         raise NotImplementedError
 
+    def value_and_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum.
+
+        Args:
+            graph: the network.
+            params: parameters of one weight sample.
+            buffers: tensors that are constants.
+            batch: data.
+            noise: from ``draw``.
+            scale: a factor, so that nobody needs to multiply a gradient.
+        """
+
+        def total(weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            values = self.log_likelihood(graph, {**buffers, **weights}, batch, noise)
+            return values.sum() * scale, values
+
+        gradient, values = torch.func.grad(total, has_aux=True)(dict(params))
+        return values, gradient
+
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:

@@ -46,8 +46,12 @@ class Categorical(Likelihood):
         if not applies_to(graph):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
 
-        def head(clean: Tensor | None, box: Box | None) -> Tensor:
-            return self.log_p(clean, (), batch.targets, noise.log_weights)
+        def head(outputs: Box) -> tuple[Tensor, Box]:
+            # log softmax_y(z) has the derivative 1_y - softmax(z).
+            log_softmax, labels = functional.log_softmax(outputs.center, -1), batch.targets[:, None]
+            is_label = labels == torch.arange(log_softmax.shape[-1], device=labels.device)
+            slopes = is_label.to(log_softmax) - log_softmax.exp()
+            return log_softmax.gather(-1, labels).squeeze(-1), outputs._replace(center=slopes)
 
         return closed_form_gradients(head, Network(graph, dict(params), dict(buffers)), batch.inputs)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from certibayes.bounds import IDEAL, Box, point_and_box
+from certibayes.bounds import IDEAL, Box, TrainingPass, point_and_box
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods._settings import short_repr
@@ -91,6 +91,47 @@ class RobustLikelihood(Likelihood):
         """Return the worst outputs of a box of outputs, in the form that ``log_p`` takes them."""
         raise NotImplementedError
 
+    def value_and_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the base class; with passes whose derivatives are written out where one box is propagated."""
+        passes = self._training_pass(graph, params, buffers, batch, noise)
+        if passes is None:
+            return super().value_and_grad(graph, params, buffers, batch, noise, scale)
+        values, derivative = self.log_p_and_derivative(passes.output, batch.targets, noise.log_weights, scale)
+        return values, passes.gradient(derivative)
+
+    def _training_pass(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+    ) -> TrainingPass | None:
+        """Make the passes, or return None where they are others than one box and the inputs themselves."""
+        rounding = self.adversary.box_rounding
+        if rounding is None or len(noise.radii) != 1 or type(self).passes is not RobustLikelihood.passes:
+            return None
+        inputs = batch.inputs if self.p_eps.clean > 0.0 else None
+        box = self._region(batch.inputs, noise.radii[0]).ideal_box()
+        return TrainingPass(graph, params, buffers, inputs, box, rounding)
+
+    def log_p_and_derivative(
+        self, outputs: Box, targets: Tensor, log_weights: Tensor, scale: float
+    ) -> tuple[Tensor, Box]:
+        """Return ``log_p`` for at most one radius, (B,), and the derivative of ``scale`` times its sum.
+
+        Args:
+            outputs: of the clean pass, if it is made, and of the box: centers hold the former first.
+            targets: see ``log_p``.
+            log_weights: see ``log_p``.
+            scale: a factor.
+        """
+
+        def head(centers: Tensor, radius: Tensor) -> Tensor:
+            clean, center = centers[: len(centers) - len(radius)], centers[len(centers) - len(radius) :]
+            worst = [self.worst_in_box(Box(center, radius), targets)] if len(radius) else []
+            return self.log_p(clean if len(clean) else None, worst, targets, log_weights)
+
+        values, pull = torch.func.vjp(head, outputs.center, outputs.radius)
+        return values, Box(*pull(torch.full_like(values, scale)))
+
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
@@ -100,9 +141,8 @@ class RobustLikelihood(Likelihood):
         if not (applies_to(graph) and (one_box or len(noise.radii) == 0)):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
 
-        def head(clean: Tensor | None, box: Box | None) -> Tensor:
-            worst = [] if box is None else [self.worst_in_box(box, batch.targets)]
-            return self.log_p(clean, worst, batch.targets, noise.log_weights)
+        def head(outputs: Box) -> tuple[Tensor, Box]:
+            return self.log_p_and_derivative(outputs, batch.targets, noise.log_weights, 1.0)
 
         return closed_form_gradients(
             head,

@@ -10,12 +10,14 @@ network and sixteen in the bound, several times what the vendors document, and t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from certibayes.bounds._backward import Backward, Step, magnitude
+from certibayes.bounds._pullback import Pullback, TrainingRule, Wanted, points_and_centers, with_points
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.sums import dot, joined, portion, portions, sum_error
@@ -43,6 +45,36 @@ def monotone(ulps: float, commutes_with_rounding: bool = False) -> IntervalRule:
         return rounding.box_between(lower, upper, ulps)
 
     return interval
+
+
+def monotone_training(times_slope: Callable[[Any, Tensor, Tensor], Tensor]) -> TrainingRule:
+    """Make the training rule of an increasing function f.
+
+    With c -+ r -> f(c -+ r) = l, u -> (l + u) / 2, (u - l) / 2, derivatives d and f of center and radius become those
+    of the ends, (d -+ f) / 2, are multiplied by the slopes there, and are added and subtracted: the same way back.
+
+    Args:
+        times_slope: (operation, derivative, f(z)) -> derivative times f'(z).
+    """
+
+    def training(
+        operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
+    ) -> tuple[Box, Pullback]:
+        points, center = points_and_centers(boxes[0])
+        points = operation.evaluate(weights, points)
+        lower = operation.evaluate(weights, center - boxes[0].radius)
+        upper = operation.evaluate(weights, center + boxes[0].radius)
+
+        def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
+            at_points, at_centers = points_and_centers(derivative)
+            below = times_slope(operation, at_centers - derivative.radius, lower)
+            above = times_slope(operation, at_centers + derivative.radius, upper)
+            at_points = times_slope(operation, at_points, points)
+            return (with_points(at_points, rounding.box_between(below, above)),), {}
+
+        return with_points(points, rounding.box_between(lower, upper)), pullback
+
+    return training
 
 
 class LinearRelaxation(NamedTuple):
@@ -173,6 +205,7 @@ register(
     "nn.ReLU, F.relu, torch.relu",
     relu_backward,
     reuses=True,
+    training=monotone_training(lambda operation, d, value: torch.ops.aten.threshold_backward(d, value, 0)),
 )
 register(
     ops.LeakyReLU,
@@ -180,5 +213,17 @@ register(
     "nn.LeakyReLU, F.leaky_relu (slope >= 0)",
     leaky_relu_backward,
 )
-register(ops.Tanh, monotone(LIBRARY_ULPS), "nn.Tanh, torch.tanh", sigmoidal(lambda value: 1 - value * value))
-register(ops.Sigmoid, monotone(LIBRARY_ULPS), "nn.Sigmoid, torch.sigmoid", sigmoidal(lambda value: value * (1 - value)))
+register(
+    ops.Tanh,
+    monotone(LIBRARY_ULPS),
+    "nn.Tanh, torch.tanh",
+    sigmoidal(lambda value: 1 - value * value),
+    training=monotone_training(lambda operation, d, value: torch.ops.aten.tanh_backward(d, value)),
+)
+register(
+    ops.Sigmoid,
+    monotone(LIBRARY_ULPS),
+    "nn.Sigmoid, torch.sigmoid",
+    sigmoidal(lambda value: value * (1 - value)),
+    training=monotone_training(lambda operation, d, value: torch.ops.aten.sigmoid_backward(d, value)),
+)

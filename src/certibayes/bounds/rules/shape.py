@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds._ball_box import reshaped
+from certibayes.bounds._pullback import Pullback, Wanted
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
@@ -25,6 +26,18 @@ def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Ba
     return Backward((into,), step.coefficients.new_zeros(batch), owned=step.owned)
 
 
+def reshape_training(
+    operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
+) -> tuple[Box, Pullback]:
+    """Give derivatives the shape of the input."""
+    center, radius = boxes[0].center.shape, boxes[0].radius.shape
+
+    def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
+        return (Box(derivative.center.reshape(center), derivative.radius.reshape(radius)),), {}
+
+    return reshape_interval(operation, weights, boxes, rounding), pullback
+
+
 register(
     ops.Reshape,
     reshape_interval,
@@ -32,4 +45,5 @@ register(
     reshape_backward,
     reuses=True,
     separable=True,
+    training=reshape_training,
 )
