@@ -12,11 +12,11 @@ from certibayes.regions import NORMS, Ball, Box, Domain, ideal_box, outward_box
 
 __all__ = [
     "IDEAL",
-    "LayerUse",
     "NORMS",
     "Ball",
     "Box",
     "Domain",
+    "LayerUse",
     "LinearBounder",
     "LinearFunction",
     "Relaxation",

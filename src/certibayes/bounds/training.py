@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds._pullback import Pullback, Wanted, points_and_centers, with_points
+from certibayes.bounds._pullback import Pullback, TrainingRule, Wanted, points_and_centers, with_points
 from certibayes.bounds.registry import Rules, rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Node, Params
@@ -93,9 +93,9 @@ class TrainingPass:
             for name, part in zip(node.inputs, incoming, strict=False):
                 if name in self._reached:
                     pending[name] = _sum(pending[name], part) if name in pending else part
-            for role, part in weights.items():
+            for role, slope in weights.items():
                 name = node.roles[role]
-                found[name] = found[name] + part if name in found else part
+                found[name] = found[name] + slope if name in found else slope
         return {name: found[name] if name in found else torch.zeros_like(p) for name, p in self.params.items()}
 
 
@@ -124,29 +124,28 @@ def apply_rule(rules: Rules, operation: Any, weights: Weights, values: tuple[Box
     return with_points(evaluated, rules.interval(operation, weights, boxes, rounding))
 
 
-def torch_rule(rules: Rules) -> Any:
+def torch_rule(rules: Rules) -> TrainingRule:
     """Make a training rule of an interval rule, by torch's own differentiation."""
 
     def training(
         operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
     ) -> tuple[Box, Pullback]:
         def forward(chosen: Weights, ends: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-            output = apply_rule(rules, operation, {**weights, **chosen}, tuple(Box(*end) for end in ends), rounding)
+            output = apply_rule(rules, operation, {**weights, **chosen}, tuple(Box(c, r) for c, r in ends), rounding)
             return output.center, output.radius
 
         chosen = {role: weights[role] for role in wanted.weights}
         ends = [(box.center, box.radius) for box in boxes]
         if not (wanted.inputs or chosen):
-            return Box(*forward({}, ends)), lambda derivative: ((), {})
-        if wanted.inputs:
-            output, pull = torch.func.vjp(forward, chosen, ends)
-        else:
-            output, pull = torch.func.vjp(lambda chosen: forward(chosen, ends), chosen)
+            center, radius = forward({}, ends)
+            return Box(center, radius), lambda derivative: ((), {})
+        both = (chosen, ends) if wanted.inputs else (chosen,)
+        (center, radius), pull, *_ = torch.func.vjp(lambda chosen, into=ends: forward(chosen, into), *both)
 
         def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
             slopes, *into = pull((derivative.center, derivative.radius))
-            return tuple(Box(*pair) for pair in into[0]) if into else (), slopes
+            return tuple(Box(c, r) for c, r in into[0]) if into else (), slopes
 
-        return Box(*output), pullback
+        return Box(center, radius), pullback
 
     return training

@@ -29,6 +29,7 @@ from certibayes.bounds import IDEAL, Box, LayerUse, Rounding, TrainingPass
 from certibayes.likelihoods.base import Gradients
 from certibayes.networks import Graph, Network, Node
 from certibayes.networks.operations import Conv2d, Linear
+from certibayes.support.stacks import add_product
 
 Head = Callable[[Box], tuple[Tensor, Box]]
 """Outputs, points first, as ``TrainingPass`` has them -> log p(y | x, w), (B,), and the derivative of its sum."""
@@ -118,10 +119,9 @@ def _linear_sums(plain: _Use, radius: _Use | None, factor: Tensor | None) -> tup
     gradient, squares = _outer(plain), _outer(terms)
     if radius is None or factor is None:
         return gradient, squares
-    gradient.addcmul_(factor, _outer(radius))
     # 2 s C + s² R = 2 s (C + s R / 2), with C the cross terms.
-    crossed = _outer(_product(plain, radius)).addcmul_(factor, _outer(_product(radius, radius)), value=0.5)
-    return gradient, squares.addcmul_(factor, crossed, value=2)
+    crossed = add_product(_outer(_product(plain, radius)), factor, _outer(_product(radius, radius)), 0.5)
+    return add_product(gradient, factor, _outer(radius)), add_product(squares, factor, crossed, 2.0)
 
 
 def _outer(use: _Use) -> Tensor:
@@ -146,9 +146,10 @@ def _convolution_sums(
         chunk = slice(start, start + size)
         each = _filter_gradients(operation, weight, plain, chunk)
         if radius is not None and factor is not None:
-            each.addcmul_(factor, _filter_gradients(operation, weight, radius, chunk))
+            # Not addcmul_ and square_, which vmap does model by model.
+            each.add_(_filter_gradients(operation, weight, radius, chunk).mul_(factor))
         gradient += each.sum(0)
-        squares += each.square_().sum(0)
+        squares += each.mul_(each).sum(0)
     return gradient, squares
 
 

@@ -152,6 +152,10 @@ class Likelihood:
         """Return values, gradient and squared per-example gradients; by ``vmap(grad)``, which is right and slow."""
         return per_example_gradients(self, graph, params, buffers, batch, noise)
 
+    def keeps(self, kind: type[Likelihood], *methods: str) -> bool:
+        """Tell whether these methods are those of ``kind``: what is written out for them does not fit others."""
+        return all(getattr(type(self), method) is getattr(kind, method) for method in methods)
+
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """Draw targets from the network's own clean prediction, as the Fisher information needs them.
 

@@ -90,11 +90,16 @@ class RobustCategorical(RobustLikelihood):
     def log_p_and_derivative(
         self, outputs: Box, targets: Tensor, log_weights: Tensor, scale: float
     ) -> tuple[Tensor, Box]:
-        """See the base class. With shares π_k = weight_k p_k / p, the derivative of log p is π_k (1_y - softmax(z_k))."""
+        """See the base class.
+
+        With its shares π_k = weight_k p_k / p, log p has the derivative π_k (1_y - softmax(z_k)).
+        """
         size = len(outputs.radius)
-        if len(outputs.center) != 2 * size or type(self).log_p is not RobustCategorical.log_p:
+        if len(outputs.center) != 2 * size or not self.keeps(RobustCategorical, "log_p", "worst_in_box"):
             return super().log_p_and_derivative(outputs, targets, log_weights, scale)
-        is_label = (targets[:, None] == torch.arange(outputs.center.shape[-1], device=targets.device)).to(outputs.radius)
+        is_label = (targets[:, None] == torch.arange(outputs.center.shape[-1], device=targets.device)).to(
+            outputs.radius
+        )
         sign = torch.rsub(is_label, 1, alpha=2)
         worst = torch.addcmul(outputs.center[size:], outputs.radius, sign)
         logits = torch.stack([outputs.center[:size], worst])

@@ -50,8 +50,9 @@ def monotone(ulps: float, commutes_with_rounding: bool = False) -> IntervalRule:
 def monotone_training(times_slope: Callable[[Any, Tensor, Tensor], Tensor]) -> TrainingRule:
     """Make the training rule of an increasing function f.
 
-    With c -+ r -> f(c -+ r) = l, u -> (l + u) / 2, (u - l) / 2, derivatives d and f of center and radius become those
-    of the ends, (d -+ f) / 2, are multiplied by the slopes there, and are added and subtracted: the same way back.
+    The ends l, u = f(c - r), f(c + r) give the center (l + u) / 2 and the radius (u - l) / 2. Backwards the same
+    formulas hold: derivatives d and e with respect to these two give (d - e) f'(c - r) and (d + e) f'(c + r), and half
+    their sum and half their difference are the derivatives with respect to c and r.
 
     Args:
         times_slope: (operation, derivative, f(z)) -> derivative times f'(z).

@@ -20,7 +20,7 @@ from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
-
+from certibayes.support.stacks import add_product
 
 SMALL = 1024
 """Rows up to which a GPU adds a bias faster after the product than in it."""
@@ -75,23 +75,18 @@ def linear_training(
     """
     box, weight, bias = boxes[0], weights["weight"], weights.get("bias")
     magnitude = rounding.magnitude(weight)
-    output = Box(_linear(box.center, weight, bias), box.radius @ magnitude.mT)
-    if not wanted.inputs:
-        # Its memory can hold the slopes.
-        del magnitude
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
         d, f = derivative.center, derivative.radius
         slopes = {}
         if "weight" in wanted.weights:
-            slopes["weight"] = _outer(d, box.center)
-            if len(f):
-                slopes["weight"].addcmul_(_outer(f, box.radius), rounding.slope(weight))
+            slope = _outer(d, box.center)
+            slopes["weight"] = add_product(slope, _outer(f, box.radius), rounding.slope(weight)) if len(f) else slope
         if "bias" in wanted.weights:
             slopes["bias"] = d.flatten(0, -2).sum(0)
         return (Box(d @ weight, f @ magnitude),) if wanted.inputs else (), slopes
 
-    return output, pullback
+    return Box(_linear(box.center, weight, bias), box.radius @ magnitude.mT), pullback
 
 
 def _outer(derivative: Tensor, value: Tensor) -> Tensor:
