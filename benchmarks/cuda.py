@@ -37,7 +37,7 @@ ALGORITHMS = {
 class Uncaptured:
     """Steps as they stand, for comparison."""
 
-    def __init__(self, algorithm: Any, generator: torch.Generator):
+    def __init__(self, algorithm: Any, generator: torch.Generator, order: Any = None):
         self.algorithm, self.generator = algorithm, generator
 
     def __call__(self, target: Any, state: Any, steps: Any) -> Any:

@@ -11,7 +11,6 @@ from certibayes.bounds import IDEAL, ideal_box, interval_bounds, interval_margin
 from certibayes.bounds.rounding import smoothed
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
-from certibayes.likelihoods import _curvature as curvature
 from certibayes.networks import trace
 
 from ..strategies import (
@@ -154,7 +153,7 @@ class TestTheMagnitude:
         w = torch.linspace(-0.1, 0.1, 41, dtype=torch.float64, requires_grad=True)
         for tau in (0.0, 1e-3, 0.1):
             (slope,) = torch.autograd.grad(smoothed(tau).magnitude(w).sum(), w)
-            torch.testing.assert_close(curvature.slope(cb.IBP(smoothing=tau).box_rounding, w.detach()), slope)
+            torch.testing.assert_close(cb.IBP(smoothing=tau).box_rounding.slope(w.detach()), slope)
 
     @pytest.mark.parametrize("tau", [-1e-3, math.nan, math.inf, 1e-23, 1e-45])
     def test_a_bad_tau(self, tau):

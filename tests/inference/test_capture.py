@@ -20,7 +20,7 @@ DETERMINISTIC = ("map", "swag")
 
 
 class Uncaptured:
-    def __init__(self, algorithm, generator):
+    def __init__(self, algorithm, generator, order=None):
         self.algorithm, self.generator = algorithm, generator
 
     def __call__(self, target, state, steps):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from certibayes.networks import batch_norm, trace
-from certibayes.networks._moments import moments
+from certibayes.networks.moments import moments
 from certibayes.networks.batch_norm import (
     BITS,
     CHUNK,

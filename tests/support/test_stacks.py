@@ -2,7 +2,7 @@
 
 import torch
 
-from certibayes.support.stacks import count, each, map_samples, pick, stack
+from certibayes.support.stacks import add_product, count, each, map_samples, pick, stack
 
 
 def test_stack_and_pick_are_inverse():
@@ -22,3 +22,15 @@ def test_each_keeps_tuples():
     parts = list(each(lambda p: (p["w"], p["w"] * 2), {"w": torch.arange(6.0).view(3, 2)}))
     assert len(parts) == 3
     assert all(torch.equal(b, 2 * a) and a.shape == (1, 2) for a, b in parts)
+
+
+def test_add_product_overwrites_its_first_argument_and_also_runs_in_vmap(recwarn):
+    total, one, other = torch.arange(24.0).view(3, 2, 4).unbind()
+    expected = total + 0.5 * one * other
+    many = torch.vmap(lambda t, a, b: add_product(t, a, b, 0.5))(total.clone(), one, other)
+    found = add_product(total, one, other, 0.5)
+    assert found is total
+    assert torch.equal(found, expected)
+    assert torch.equal(many, expected)
+    # Torch warns where vmap has no rule and makes a loop.
+    assert not [str(warning.message) for warning in recwarn if "performance" in str(warning.message)]

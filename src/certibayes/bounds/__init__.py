@@ -7,6 +7,7 @@ from certibayes.bounds.registry import Rules, register, registered, rules_for
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL, Rounding, by_name, outward, within_range
 from certibayes.bounds.support import Support, support_table, supports
+from certibayes.bounds.training import LayerUse, TrainingPass
 from certibayes.regions import NORMS, Ball, Box, Domain, ideal_box, outward_box
 
 __all__ = [
@@ -15,12 +16,14 @@ __all__ = [
     "Ball",
     "Box",
     "Domain",
+    "LayerUse",
     "LinearBounder",
     "LinearFunction",
     "Relaxation",
     "Rounding",
     "Rules",
     "Support",
+    "TrainingPass",
     "by_name",
     "ideal_box",
     "interval_bounds",

@@ -10,8 +10,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from certibayes.bounds._pullback import points_and_centers, with_points
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
+from certibayes.bounds.training import apply_rule
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.batch_norm import weights_in_pass
 from certibayes.networks.operations import Linear
@@ -58,17 +60,11 @@ def point_and_box(graph: Graph, params: Params, x: Tensor, box: Box, rounding: R
     """
 
     def rule(node: Node, values: tuple[Box, ...]) -> Box:
-        # Centers hold the points first, (2B, ...); radii are those of the boxes, (B, ...).
-        weights, rules = weights_in_pass(node, params, values[0].center[: len(x)]), rules_for(node.operation)
-        if rules.separable:
-            return rules.interval(node.operation, weights, values, rounding)
-        points, centers = zip(*(value.center.chunk(2) for value in values), strict=True)
-        boxes = tuple(Box(center, value.radius) for center, value in zip(centers, values, strict=True))
-        output = rules.interval(node.operation, weights, boxes, rounding)
-        return Box(torch.cat([node.operation.evaluate(weights, *points), output.center]), output.radius)
+        weights = weights_in_pass(node, params, values[0].center[: len(x)])
+        return apply_rule(rules_for(node.operation), node.operation, weights, values, rounding)
 
-    both = graph.fold(Box(torch.cat([x, box.center]), box.radius), rule)
-    point, center = both.center.chunk(2)
+    both = graph.fold(with_points(x, box), rule)
+    point, center = points_and_centers(both)
     return point, Box(center, both.radius)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from certibayes.bounds._backward import Backward, Step
+from certibayes.bounds._pullback import TrainingRule
 from certibayes.bounds.rounding import Rounding
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Operation
@@ -32,6 +33,7 @@ class Rules:
             coefficients that they may overwrite, and theirs are never overwritten.
         separable: whether the interval rule treats center and radius apart in ideal arithmetic, as affine layers do, so
             that centers may come with more rows than radii; see ``point_and_box``.
+        training: the interval rule in ideal arithmetic with its derivatives; None to let torch differentiate it.
     """
 
     interval: IntervalRule
@@ -39,6 +41,7 @@ class Rules:
     linear: LinearRule | None = None
     reuses: bool = False
     separable: bool = False
+    training: TrainingRule | None = None
 
 
 _rules: dict[type[Operation], Rules] = {}
@@ -51,9 +54,10 @@ def register(
     linear: LinearRule | None = None,
     reuses: bool = False,
     separable: bool = False,
+    training: TrainingRule | None = None,
 ) -> None:
     """Give an operation its rules, see ``Rules``; a later registration of the same operation wins."""
-    _rules[operation] = Rules(interval, description, linear, reuses, separable)
+    _rules[operation] = Rules(interval, description, linear, reuses, separable, training)
 
 
 def rules_for(operation: Operation) -> Rules:

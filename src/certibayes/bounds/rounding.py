@@ -64,6 +64,10 @@ class Rounding:
             return torch.sqrt(weight.square() + self.smoothing**2)
         return weight.abs().add_(self.weight_underflow) if self.outward else weight.abs()
 
+    def slope(self, weight: Tensor) -> Tensor:
+        """Return the derivative of ``magnitude``, elementwise: of |w|, or of sqrt(w² + τ²) if that is smoothed."""
+        return weight / self.magnitude(weight) if self.smoothing > 0.0 else weight.sign()
+
     def gamma(self, terms: int) -> float:
         """γₙ = n u / (1 - n u)."""
         gamma = terms * self.unit / (1.0 - terms * self.unit) if terms * self.unit < 1 else math.inf
@@ -99,9 +103,9 @@ class Rounding:
 
         In outward rounding ``upper`` is consumed.
         """
-        center = (lower + upper) / 2 if not self.outward else torch.lerp(lower, upper, 0.5)
+        center = torch.lerp(lower, upper, 0.5)
         if not self.outward:
-            return Box(center, (upper - lower) / 2)
+            return Box(center, upper - center)
         # The center may be off by 2 units, which moves both distances; 8 units cover that, the
         # subtraction and this sum.
         largest = torch.maximum(lower.abs(), upper.abs()).mul_((ulps + 8.0) * self.unit)

@@ -50,10 +50,12 @@ class Step(NamedTuple):
         """All of it, in one order."""
         return [*self.batch, *(part for part in self.noise if part is not None), self.rate]
 
-    def cloned(self) -> Step:
-        """Return the same numbers in memory of their own."""
+    def cloned(self, order: torch.memory_format) -> Step:
+        """Return the same numbers in memory of their own, the inputs in this order."""
         noise = Noise(*(part.clone() for part in self.noise if part is not None))
-        return Step(Batch(*(part.clone() for part in self.batch)), noise, self.rate.clone())
+        return Step(
+            Batch(self.batch.inputs.clone(memory_format=order), self.batch.targets.clone()), noise, self.rate.clone()
+        )
 
 
 class Places(NamedTuple):
@@ -97,10 +99,13 @@ class CapturedUpdate:
     Args:
         algorithm: whose steps are made.
         generator: of the algorithm, on the GPU; or those of several models.
+        order: of inputs in memory. Convolutions in TF32 are made for images with their channels last.
     """
 
-    def __init__(self, algorithm: Algorithm[Any], generator: Any):
-        self.algorithm, self.generator = algorithm, generator
+    def __init__(
+        self, algorithm: Algorithm[Any], generator: Any, order: torch.memory_format = torch.preserve_format
+    ) -> None:
+        self.algorithm, self.generator, self.order = algorithm, generator, order
         self.possible = True
         self.places: Places | None = None
         self.recordings: dict[int, Recording] = {}
@@ -156,7 +161,7 @@ class CapturedUpdate:
 
     def _record(self, target: Target, state: Any, steps: Sequence[Step]) -> None:
         assert self.places is not None
-        places = tuple(step.cloned() for step in steps)
+        places = tuple(step.cloned(self.order) for step in steps)
         self._bring(target, state, ())
         fixed, inner = self.places.target, self.places.state
         try:

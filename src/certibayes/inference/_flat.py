@@ -100,6 +100,13 @@ class FlatTarget(Target):
         """See the base class."""
         return super().weights(self.layout.split(params[FLAT]))
 
+    def value_and_gradient(
+        self, params: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the base class."""
+        values, gradient = super().value_and_gradient(self.layout.split(params[FLAT]), batch, noise, scale)
+        return values, {FLAT: self.layout.join(gradient)}
+
     def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """See the base class."""
         values, gradient, squares = super().gradients(self.layout.split(params[FLAT]), batch, noise)

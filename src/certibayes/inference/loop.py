@@ -26,6 +26,7 @@ from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks.batch_norm import EXAMPLES, has_statistics
+from certibayes.networks.operations import Conv2d
 from certibayes.posteriors import Posterior, versions
 from certibayes.support.arithmetic import repeatable_kernels
 from certibayes.support.checks import require_finite
@@ -103,8 +104,14 @@ class Loop:
         self.waiting: list[Step] = []
         self.captured: CapturedUpdate | None = None
         if self.device.type == "cuda" and not self.algorithm.full_batch:
-            self.captured = CapturedUpdate(self.algorithm, self.generator)
+            self.captured = CapturedUpdate(self.algorithm, self.generator, self._order())
         self.saved = time.monotonic()
+
+    def _order(self) -> torch.memory_format:
+        """Return the order in memory in which a captured step takes its inputs."""
+        convolves = any(isinstance(node.operation, Conv2d) for node in self.target.graph.nodes)
+        in_tf32 = self.settings.get("precision") == "high"
+        return torch.channels_last if convolves and in_tf32 else torch.preserve_format
 
     @property
     def generator(self) -> Any:

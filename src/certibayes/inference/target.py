@@ -73,13 +73,14 @@ class Target:
 
         Where batch norm takes statistics of the batch, each example's likelihood depends on the others.
         """
+        values, gradient = self.value_and_gradient(params, batch, noise, -1.0 / len(batch.inputs))
+        return -values.mean(), gradient
 
-        def loss(params: dict[str, Tensor]) -> Tensor:
-            weights = self.weights(params)
-            return -self.likelihood.log_likelihood(self._training_graph, weights, batch, noise).mean()
-
-        gradient, value = torch.func.grad_and_value(loss)(dict(params))
-        return value, gradient
+    def value_and_gradient(
+        self, params: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum."""
+        return self.likelihood.value_and_grad(self._training_graph, params, self.buffers, batch, noise, scale)
 
     def potential_and_gradient(
         self, params: Params, batch: Batch, noise: Noise, chunk: int
@@ -92,25 +93,16 @@ class Target:
             noise: one for all the data.
             chunk: examples at a time, so that memory stays bounded.
         """
-
-        def log_joint(weights: dict[str, Tensor], part: Batch, part_noise: Noise, fraction: float) -> Tensor:
-            # Differences of this sum decide on acceptance; in float32 its rounding would hide them, the prior's too.
-            doubles = {name: weight.double() for name, weight in weights.items()}
-            return self.log_likelihood(weights, part, part_noise).double().sum() + fraction * self.log_prior(doubles)
-
-        value: Tensor | float = 0.0
-        gradient = {name: torch.zeros_like(p) for name, p in params.items()}
-        size = len(batch.inputs)
-        for start in range(0, size, chunk):
+        # Differences of the value decide on acceptance; in float32 its rounding would hide them, the prior's too.
+        doubles = {name: weight.double() for name, weight in params.items()}
+        value = -self.log_prior(doubles) / self.temperature
+        gradient = {name: (p * doubles[name] / self.temperature).to(params[name]) for name, p in self.precision.items()}
+        for start in range(0, len(batch.inputs), chunk):
             part = Batch(*(tensor[start : start + chunk] for tensor in batch))
             starts = None if noise.starts is None else noise.starts[start : start + chunk]
-            part_noise = noise._replace(starts=starts)
-            slopes, part_value = torch.func.grad_and_value(log_joint)(
-                dict(params), part, part_noise, len(part.inputs) / size
-            )
-            value = value - part_value / self.temperature
-            gradient = {name: g - slopes[name] / self.temperature for name, g in gradient.items()}
-        assert isinstance(value, Tensor)
+            values, slopes = self.value_and_gradient(params, part, noise._replace(starts=starts), -1 / self.temperature)
+            value = value - values.double().sum() / self.temperature
+            gradient = {name: g + slopes[name] for name, g in gradient.items()}
         return value, gradient
 
     def with_buffers(self, buffers: dict[str, Tensor]) -> Target:

@@ -134,11 +134,36 @@ class Likelihood:
         """
         raise NotImplementedError
 
+    def value_and_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum.
+
+        Args:
+            graph: the network.
+            params: parameters of one weight sample.
+            buffers: tensors that are constants.
+            batch: data.
+            noise: from ``draw``.
+            scale: a factor, so that nobody needs to multiply a gradient.
+        """
+
+        def total(weights: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            values = self.log_likelihood(graph, {**buffers, **weights}, batch, noise)
+            return values.sum() * scale, values
+
+        gradient, values = torch.func.grad(total, has_aux=True)(dict(params))
+        return values, gradient
+
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
         """Return values, gradient and squared per-example gradients; by ``vmap(grad)``, which is right and slow."""
         return per_example_gradients(self, graph, params, buffers, batch, noise)
+
+    def keeps(self, kind: type[Likelihood], *methods: str) -> bool:
+        """Tell whether these methods are those of ``kind``: what is written out for them does not fit others."""
+        return all(getattr(type(self), method) is getattr(kind, method) for method in methods)
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """Draw targets from the network's own clean prediction, as the Fisher information needs them.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds import Box
+from certibayes.bounds import Box, TrainingPass
 from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise
 from certibayes.networks import Graph, Network, Params
@@ -26,6 +26,14 @@ def drawn_labels(logits: Tensor, generator: torch.Generator) -> Tensor:
     return torch.multinomial(functional.softmax(logits, -1), 1, generator=generator).squeeze(-1)
 
 
+def _log_p_and_derivative(outputs: Box, labels: Tensor, scale: float) -> tuple[Tensor, Box]:
+    """Return log softmax_y(z), (B,), and the derivative of ``scale`` times its sum, scale (1_y - softmax(z))."""
+    log_softmax, labels = functional.log_softmax(outputs.center, -1), labels[:, None]
+    is_label = labels == torch.arange(log_softmax.shape[-1], device=labels.device)
+    slopes = (is_label.to(log_softmax) - log_softmax.exp()) * scale
+    return log_softmax.gather(-1, labels).squeeze(-1), outputs._replace(center=slopes)
+
+
 @dataclass(frozen=True)
 class Categorical(Likelihood):
     """The standard likelihood: softmax of the logits."""
@@ -39,15 +47,25 @@ class Categorical(Likelihood):
         assert clean is not None
         return label_log_probability(clean, targets)
 
+    def value_and_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the base class; with derivatives that are written out."""
+        if not self.keeps(Categorical, "log_likelihood", "passes", "log_p"):
+            return super().value_and_grad(graph, params, buffers, batch, noise, scale)
+        passes = TrainingPass(graph, params, buffers, batch.inputs, None)
+        values, derivative = _log_p_and_derivative(passes.output, batch.targets, scale)
+        return values, passes.gradient(derivative)
+
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
         """See the base class; in closed form for networks of linear and convolutional layers."""
-        if not applies_to(graph):
+        if not (applies_to(graph) and self.keeps(Categorical, "log_likelihood", "passes", "log_p")):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
 
-        def head(clean: Tensor | None, box: Box | None) -> Tensor:
-            return self.log_p(clean, (), batch.targets, noise.log_weights)
+        def head(outputs: Box) -> tuple[Tensor, Box]:
+            return _log_p_and_derivative(outputs, batch.targets, 1.0)
 
         return closed_form_gradients(head, Network(graph, dict(params), dict(buffers)), batch.inputs)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from certibayes.bounds import IDEAL, Box, point_and_box
+from certibayes.bounds import IDEAL, Box, Rounding, TrainingPass, point_and_box
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods._settings import short_repr
@@ -103,26 +103,62 @@ class RobustLikelihood(Likelihood):
         """Return the worst outputs of a box of outputs, in the form that ``log_p`` takes them."""
         raise NotImplementedError
 
+    def value_and_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the base class; with passes whose derivatives are written out where one box is propagated."""
+        # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
+        hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
+        if hidden or not self._is_one_box(noise):
+            return super().value_and_grad(graph, params, buffers, batch, noise, scale)
+        passes = TrainingPass(graph, params, buffers, *self._sent(batch, noise))
+        values, derivative = self.log_p_and_derivative(passes.output, batch.targets, noise.log_weights, scale)
+        return values, passes.gradient(derivative)
+
+    def _is_one_box(self, noise: Noise) -> bool:
+        """Tell whether the passes are those of at most one box and of the inputs themselves, and no others."""
+        boxed = len(noise.radii) == 0 or (len(noise.radii) == 1 and self.adversary.box_rounding is not None)
+        return boxed and self.keeps(RobustLikelihood, "log_likelihood", "passes")
+
+    def _sent(self, batch: Batch, noise: Noise) -> tuple[Tensor | None, Box | None, Rounding]:
+        """Return the inputs of the clean pass, the box, None where a pass is not made, and the box's arithmetic."""
+        inputs = batch.inputs if self.p_eps.clean > 0.0 else None
+        box = self._region(batch.inputs, noise.radii[0]).ideal_box() if len(noise.radii) else None
+        return inputs, box, self.adversary.box_rounding or IDEAL
+
+    def log_p_and_derivative(
+        self, outputs: Box, targets: Tensor, log_weights: Tensor, scale: float
+    ) -> tuple[Tensor, Box]:
+        """Return ``log_p`` for at most one radius, (B,), and the derivative of ``scale`` times its sum.
+
+        Args:
+            outputs: of the clean pass, if it is made, and of the box: centers hold the former first.
+            targets: see ``log_p``.
+            log_weights: see ``log_p``.
+            scale: a factor.
+        """
+
+        def head(centers: Tensor, radius: Tensor) -> Tensor:
+            clean, center = centers[: len(centers) - len(radius)], centers[len(centers) - len(radius) :]
+            worst = [self.worst_in_box(Box(center, radius), targets)] if len(radius) else []
+            return self.log_p(clean if len(clean) else None, worst, targets, log_weights)
+
+        values, pull, *_ = torch.func.vjp(head, outputs.center, outputs.radius)
+        center, radius = pull(torch.full_like(values, scale))
+        return values, Box(center, radius)
+
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
         """See the base class; in closed form where layers have one and at most one box is propagated."""
-        rounding = self.adversary.box_rounding
-        one_box = len(noise.radii) == 1 and rounding is not None
-        if not (applies_to(graph) and (one_box or len(noise.radii) == 0)):
+        if not (applies_to(graph) and self._is_one_box(noise)):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
 
-        def head(clean: Tensor | None, box: Box | None) -> Tensor:
-            worst = [] if box is None else [self.worst_in_box(box, batch.targets)]
-            return self.log_p(clean, worst, batch.targets, noise.log_weights)
+        def head(outputs: Box) -> tuple[Tensor, Box]:
+            return self.log_p_and_derivative(outputs, batch.targets, noise.log_weights, 1.0)
 
-        return closed_form_gradients(
-            head,
-            Network(graph, dict(params), dict(buffers)),
-            batch.inputs if self.p_eps.clean > 0.0 else None,
-            self._region(batch.inputs, noise.radii[0]).ideal_box() if one_box else None,
-            rounding or IDEAL,
-        )
+        network = Network(graph, dict(params), dict(buffers))
+        return closed_form_gradients(head, network, *self._sent(batch, noise))
 
     def _region(self, inputs: Tensor, radius: Tensor) -> InputRegion:
         return InputRegion(inputs, radius, domain=self.domain)

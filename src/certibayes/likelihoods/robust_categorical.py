@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from certibayes.bounds import Box, worst_logits
 from certibayes.errors import InvalidInput
@@ -85,6 +86,29 @@ class RobustCategorical(RobustLikelihood):
         # All softmaxes at once: few large operations take less time than many small ones.
         terms = label_log_probability(torch.cat(logits), targets.repeat(len(logits)))
         return torch.logsumexp(terms.view(len(logits), -1) + log_weights[:, None], 0)
+
+    def log_p_and_derivative(
+        self, outputs: Box, targets: Tensor, log_weights: Tensor, scale: float
+    ) -> tuple[Tensor, Box]:
+        """See the base class.
+
+        With its shares π_k = weight_k p_k / p, log p has the derivative π_k (1_y - softmax(z_k)).
+        """
+        size = len(outputs.radius)
+        if len(outputs.center) != 2 * size or not self.keeps(RobustCategorical, "log_p", "worst_in_box"):
+            return super().log_p_and_derivative(outputs, targets, log_weights, scale)
+        is_label = (targets[:, None] == torch.arange(outputs.center.shape[-1], device=targets.device)).to(
+            outputs.radius
+        )
+        sign = torch.rsub(is_label, 1, alpha=2)
+        worst = torch.addcmul(outputs.center[size:], outputs.radius, sign)
+        logits = torch.stack([outputs.center[:size], worst])
+        log_softmax = functional.log_softmax(logits, -1)
+        terms = log_softmax.gather(-1, targets[None, :, None].expand(2, -1, 1)).squeeze(-1) + log_weights[:, None]
+        values = torch.logaddexp(terms[0], terms[1])
+        shares = torch.exp(terms - values) * scale
+        slopes = (is_label - log_softmax.exp()) * shares[..., None]
+        return values, Box(slopes.flatten(0, 1), slopes[1] * sign)
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """See the base class."""

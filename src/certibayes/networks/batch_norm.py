@@ -21,8 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.networks._moments import moments
 from certibayes.networks.graph import Graph, Node
+from certibayes.networks.moments import moments
 from certibayes.networks.operations import BatchNorm, Weights
 from certibayes.support.stacks import Params
 
@@ -111,10 +111,13 @@ def weights_in_pass(node: Node, params: Params, clean: Tensor) -> Weights:
         params: parameters and buffers.
         clean: its first input in the clean pass, (B, ...).
     """
-    if BATCH[0] not in node.roles:
-        return node.weights(params)
-    own = {role: params[name] for role, name in node.roles.items() if role not in BATCH}
-    return {**own, **dict(zip(BATCH, moments(clean), strict=True))}
+    own = learned_weights(node, params)
+    return {**own, **dict(zip(BATCH, moments(clean), strict=True))} if BATCH[0] in node.roles else own
+
+
+def learned_weights(node: Node, params: Params) -> Weights:
+    """Return a node's weights by role, those of a marked batch norm without any statistics."""
+    return {role: params[name] for role, name in node.roles.items() if role not in BATCH}
 
 
 def clean_pass(graph: Graph, params: Params, x: Tensor) -> CleanPass:

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import _patches
-from certibayes.networks._moments import per_channel
+from certibayes.networks.moments import per_channel
 
 Weights = dict[str, Tensor]
 """Tensors of one node by role."""

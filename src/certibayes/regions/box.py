@@ -67,7 +67,8 @@ def corners(region: InputRegion) -> tuple[Tensor, Tensor]:
 def ideal_enclosure(region: InputRegion) -> Box:
     """Return the box around a region in exact arithmetic; differentiable. For l2 and l1 it carries the ball."""
     lower, upper = corners(region)
-    box = Box((lower + upper) / 2, (upper - lower) / 2)
+    center = torch.lerp(lower, upper, 0.5)
+    box = Box(center, upper - center)
     if region.norm == "linf":
         return box
     x = region.center

@@ -125,12 +125,12 @@ def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
     @wraps(formula)
     def call(*arguments: Tensor | float | None, out: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if not _fuses(tensors):
+        if not is_fused(*tensors):
             results = formula(*arguments)
             if out is None:
                 return results
             return tuple(place.copy_(result) for place, result in zip(out, results, strict=True))
-        like = _largest(tensors)
+        like = _largest(tensors) if out is None else out[0]
         tensors = [_laid_out(tensor, like) for tensor in tensors]
         places = [_place(tensor, like) for tensor in tensors]
         constants = tuple(... if isinstance(argument, Tensor) else argument for argument in arguments)
@@ -145,7 +145,7 @@ def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
     return call
 
 
-def _fuses(tensors: Sequence[Tensor]) -> bool:
+def is_fused(*tensors: Tensor) -> bool:
     """Tell whether a formula on these tensors runs as one kernel: on a GPU, in one precision, nothing to record."""
     return (
         all(tensor.is_cuda and tensor.dtype == tensors[0].dtype for tensor in tensors)

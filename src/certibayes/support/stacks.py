@@ -75,3 +75,14 @@ def map_samples(function: Callable[[dict[str, Tensor]], Result], stacked: Params
     """Return ``function`` of every sample; each tensor of its result stacked, (S, ...)."""
     parts = list(each(function, stacked))
     return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
+
+
+def add_product(total: Tensor, one: Tensor, other: Tensor, value: float = 1.0) -> Tensor:
+    """Return total + value * one * other, in the memory of ``total``, which is lost.
+
+    Fresh memory would cost more than the arithmetic. Only inside ``torch.vmap``, which makes ``addcmul_`` sample by
+    sample, is it taken.
+    """
+    if torch._C._functorch.is_batchedtensor(total):
+        return torch.addcmul(total, one, other, value=value)
+    return total.addcmul_(one, other, value=value)

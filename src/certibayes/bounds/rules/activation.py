@@ -10,18 +10,21 @@ network and sixteen in the bound, several times what the vendors document, and t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from certibayes.bounds._backward import Backward, Step, magnitude
+from certibayes.bounds._pullback import Pullback, TrainingRule, Wanted, points_and_centers, with_points
 from certibayes.bounds.registry import IntervalRule, LinearRule, register
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.sums import dot, joined, portion, portions, sum_error
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
+from certibayes.support.fused import fused, is_fused
 
 LIBRARY_ULPS = 32.0
 
@@ -43,6 +46,91 @@ def monotone(ulps: float, commutes_with_rounding: bool = False) -> IntervalRule:
         return rounding.box_between(lower, upper, ulps)
 
     return interval
+
+
+def monotone_training(times_slope: Callable[[Any, Tensor, Tensor], Tensor]) -> TrainingRule:
+    """Make the training rule of an increasing function f.
+
+    The ends l, u = f(c - r), f(c + r) give the center (l + u) / 2 and the radius (u - l) / 2. Backwards the same
+    formulas hold: derivatives d and e with respect to these two give (d - e) f'(c - r) and (d + e) f'(c + r), and half
+    their sum and half their difference are the derivatives with respect to c and r.
+
+    Args:
+        times_slope: (operation, derivative, f(z)) -> derivative times f'(z).
+    """
+
+    def training(
+        operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
+    ) -> tuple[Box, Pullback]:
+        points, center = points_and_centers(boxes[0])
+        points = operation.evaluate(weights, points)
+        lower = operation.evaluate(weights, center - boxes[0].radius)
+        upper = operation.evaluate(weights, center + boxes[0].radius)
+
+        def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
+            at_points, at_centers = points_and_centers(derivative)
+            below = times_slope(operation, at_centers - derivative.radius, lower)
+            above = times_slope(operation, at_centers + derivative.radius, upper)
+            at_points = times_slope(operation, at_points, points)
+            return (with_points(at_points, rounding.box_between(below, above)),), {}
+
+        return with_points(points, rounding.box_between(lower, upper)), pullback
+
+    return training
+
+
+_relu_in_torch = monotone_training(lambda operation, d, value: torch.ops.aten.threshold_backward(d, value, 0))
+
+
+def relu_training(
+    operation: ops.ReLU, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
+) -> tuple[Box, Pullback]:
+    """Do the same for ReLU; on a GPU with one kernel each way for the points and one for the boxes."""
+    box = boxes[0]
+    if not is_fused(box.center, box.radius):
+        return _relu_in_torch(operation, weights, boxes, rounding, wanted)
+    points, centers = points_and_centers(box)
+    number = len(points)
+
+    def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
+        into, into_radius = torch.empty_like(box.center), torch.empty_like(box.radius)
+        if number:
+            _relu_slope(derivative.center[:number], points, out=(into[:number],))
+        if len(box.radius):
+            slopes = derivative.center[number:], derivative.radius
+            _relu_box_slope(*slopes, centers, box.radius, out=(into[number:], into_radius))
+        return (Box(into, into_radius),), {}
+
+    center, radius = torch.empty_like(box.center), torch.empty_like(box.radius)
+    if number:
+        _relu(points, out=(center[:number],))
+    if len(box.radius):
+        _relu_box(centers, box.radius, out=(center[number:], radius))
+    return Box(center, radius), pullback
+
+
+@fused
+def _relu(x: Any) -> tuple[Any, ...]:
+    return (torch.relu(x),)
+
+
+@fused
+def _relu_slope(d: Any, x: Any) -> tuple[Any, ...]:
+    return (d * (x > 0),)
+
+
+@fused
+def _relu_box(c: Any, r: Any) -> tuple[Any, ...]:
+    lower, upper = torch.relu(c - r), torch.relu(c + r)
+    middle = torch.lerp(lower, upper, 0.5)
+    return middle, upper - middle
+
+
+@fused
+def _relu_box_slope(d: Any, e: Any, c: Any, r: Any) -> tuple[Any, ...]:
+    below, above = (d - e) * (c - r > 0), (d + e) * (c + r > 0)
+    middle = torch.lerp(below, above, 0.5)
+    return middle, above - middle
 
 
 class LinearRelaxation(NamedTuple):
@@ -173,6 +261,7 @@ register(
     "nn.ReLU, F.relu, torch.relu",
     relu_backward,
     reuses=True,
+    training=relu_training,
 )
 register(
     ops.LeakyReLU,
@@ -180,5 +269,17 @@ register(
     "nn.LeakyReLU, F.leaky_relu (slope >= 0)",
     leaky_relu_backward,
 )
-register(ops.Tanh, monotone(LIBRARY_ULPS), "nn.Tanh, torch.tanh", sigmoidal(lambda value: 1 - value * value))
-register(ops.Sigmoid, monotone(LIBRARY_ULPS), "nn.Sigmoid, torch.sigmoid", sigmoidal(lambda value: value * (1 - value)))
+register(
+    ops.Tanh,
+    monotone(LIBRARY_ULPS),
+    "nn.Tanh, torch.tanh",
+    sigmoidal(lambda value: 1 - value * value),
+    training=monotone_training(lambda operation, d, value: torch.ops.aten.tanh_backward(d, value)),
+)
+register(
+    ops.Sigmoid,
+    monotone(LIBRARY_ULPS),
+    "nn.Sigmoid, torch.sigmoid",
+    sigmoidal(lambda value: value * (1 - value)),
+    training=monotone_training(lambda operation, d, value: torch.ops.aten.sigmoid_backward(d, value)),
+)

@@ -14,11 +14,16 @@ from torch.nn import functional
 
 from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds._ball_box import intersect_affine
+from certibayes.bounds._pullback import Pullback, Wanted
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
+from certibayes.support.stacks import add_product
+
+SMALL = 1024
+"""Rows up to which a GPU adds a bias faster after the product than in it."""
 
 
 def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -58,6 +63,70 @@ def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Round
     if bias is None:
         return weight.new_full((weight.shape[0],), rounding.underflow)
     return bias.abs() * rounding.widening(terms) + rounding.underflow
+
+
+def linear_training(
+    operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
+) -> tuple[Box, Pullback]:
+    """Bound y = x Wᵀ + b, and differentiate.
+
+    With derivatives d and f of the output's center and radius, those of the input are d W and f |W|, and that of the
+    weights is dᵀ c + s(W) * (fᵀ r), s the slope of |.|.
+    """
+    box, weight, bias = boxes[0], weights["weight"], weights.get("bias")
+    magnitude = rounding.magnitude(weight)
+
+    def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
+        d, f = derivative.center, derivative.radius
+        slopes = {}
+        if "weight" in wanted.weights:
+            slope = _outer(d, box.center)
+            slopes["weight"] = add_product(slope, _outer(f, box.radius), rounding.slope(weight)) if len(f) else slope
+        if "bias" in wanted.weights:
+            slopes["bias"] = d.flatten(0, -2).sum(0)
+        return (Box(d @ weight, f @ magnitude),) if wanted.inputs else (), slopes
+
+    return Box(_linear(box.center, weight, bias), box.radius @ magnitude.mT), pullback
+
+
+def conv2d_training(
+    operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
+) -> tuple[Box, Pullback]:
+    """Bound a convolution, and differentiate, as ``linear_training`` does."""
+    box, weight, bias = boxes[0], weights["weight"], weights.get("bias")
+    magnitude = rounding.magnitude(weight)
+    mask = [wanted.inputs, "weight" in wanted.weights, False]
+
+    def pulled(derivative: Tensor, x: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
+        settings = (operation.stride, operation.padding, operation.dilation, False, (0, 0), operation.groups)
+        into, slope, _ = torch.ops.aten.convolution_backward(derivative, x, filters, None, *settings, mask)
+        return into, slope
+
+    def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
+        into, slope = pulled(derivative.center, box.center, weight)
+        into_radius = derivative.radius
+        if len(box.radius):
+            into_radius, by_magnitude = pulled(derivative.radius, box.radius, magnitude)
+            if mask[1]:
+                slope = add_product(slope, by_magnitude, rounding.slope(weight))
+        slopes = {"weight": slope} if mask[1] else {}
+        if "bias" in wanted.weights:
+            slopes["bias"] = derivative.center.sum((0, 2, 3))
+        return (Box(into, into_radius),) if wanted.inputs else (), slopes
+
+    radius = operation.convolve(box.radius, magnitude, None)
+    return Box(operation.convolve(box.center, weight, bias), radius), pullback
+
+
+def _outer(derivative: Tensor, value: Tensor) -> Tensor:
+    """Sum of derivative times value over examples, (m, n)."""
+    return derivative.flatten(0, -2).mT @ value.flatten(0, -2)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None or not x.is_cuda or len(x) > SMALL:
+        return functional.linear(x, weight, bias)
+    return x @ weight.mT + bias
 
 
 def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Backward:
@@ -110,7 +179,15 @@ def _error(magnitude: Tensor, terms: int, uses: int, step: Step) -> Tensor:
     return magnitude.mul_(relative).add_(2 * step.rounding.underflow)
 
 
-register(ops.Linear, linear_interval, "nn.Linear, F.linear", linear_backward, reuses=True, separable=True)
+register(
+    ops.Linear,
+    linear_interval,
+    "nn.Linear, F.linear",
+    linear_backward,
+    reuses=True,
+    separable=True,
+    training=linear_training,
+)
 register(
     ops.Conv2d,
     conv2d_interval,
@@ -118,4 +195,5 @@ register(
     conv2d_backward,
     reuses=True,
     separable=True,
+    training=conv2d_training,
 )

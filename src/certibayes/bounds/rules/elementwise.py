@@ -16,6 +16,7 @@ from torch import Tensor
 from certibayes.bounds._ball_box import carrying
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import LARGEST_BOUND, SMALLEST_VARIANCE, Rounding
+from certibayes.bounds.rules.batch_norm import batch_norm_training
 from certibayes.bounds.rules.transposed import transposed
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
@@ -108,6 +109,7 @@ register(
     "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)",
     transposed,
     separable=True,
+    training=batch_norm_training,
 )
 register(ops.Normalize, carrying(normalize_interval), "certibayes.networks.Normalize", transposed)
 register(ops.Multiply, carrying(scale_interval), "* by a constant or parameter, unary minus", transposed)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds._ball_box import reshaped
+from certibayes.bounds._pullback import Pullback, Wanted
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
@@ -25,6 +28,22 @@ def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Ba
     return Backward((into,), step.coefficients.new_zeros(batch), owned=step.owned)
 
 
+def reshape_training(
+    operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
+) -> tuple[Box, Pullback]:
+    """Give derivatives the shape of the input, and its order in memory."""
+    center, radius = boxes[0].center.shape, boxes[0].radius.shape
+    images = boxes[0].center
+    last = images.dim() == 4 and images.is_cuda and images.is_contiguous(memory_format=torch.channels_last)
+    order = torch.channels_last if last else torch.contiguous_format
+
+    def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
+        into = derivative.center.reshape(center), derivative.radius.reshape(radius)
+        return (Box(*(part.contiguous(memory_format=order) for part in into)),), {}
+
+    return reshape_interval(operation, weights, boxes, rounding), pullback
+
+
 register(
     ops.Reshape,
     reshape_interval,
@@ -32,4 +51,5 @@ register(
     reshape_backward,
     reuses=True,
     separable=True,
+    training=reshape_training,
 )
