@@ -48,6 +48,7 @@ from certibayes.likelihoods import (
     IBP,
     PGD,
     Categorical,
+    Curriculum,
     Exponential,
     Likelihood,
     LinearRamp,
@@ -55,6 +56,7 @@ from certibayes.likelihoods import (
     Rayleigh,
     RobustCategorical,
     RobustGaussian,
+    SmoothRamp,
     TwoPoint,
 )
 from certibayes.posteriors import (
@@ -88,6 +90,7 @@ __all__ = [
     "Categorical",
     "CertibayesError",
     "Certificate",
+    "Curriculum",
     "DeepEnsemble",
     "Diagnostics",
     "DiagonalGaussian",
@@ -114,6 +117,7 @@ __all__ = [
     "RobustGaussian",
     "Samples",
     "Schedule",
+    "SmoothRamp",
     "Support",
     "Theorem1",
     "TwoPoint",

@@ -92,15 +92,22 @@ class FlatTarget(Target):
     def of(cls, target: Target, params: Params) -> FlatTarget:
         """Make a target of flat parameters that is the same function of them."""
         layout = Layout({name: p.shape for name, p in params.items()})
-        precision = {name: target.precision[name].expand(p.shape) for name, p in params.items()}
         same = {field.name: getattr(target, field.name) for field in fields(Target)}
-        return cls(**{**same, "precision": {FLAT: layout.join(precision)}, "layout": layout})
+        for name in ("precision", "l1"):
+            if same[name]:
+                each = {weight: same[name][weight].expand(p.shape) for weight, p in params.items()}
+                same[name] = {FLAT: layout.join(each)}
+        return cls(**same, layout=layout)
 
     def log_likelihood(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
         """See the base class."""
         return super().log_likelihood(self.layout.split(params[FLAT]), batch, noise)
 
-    def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
+    def penalty(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
         """See the base class."""
-        values, gradient, squares = super().gradients(self.layout.split(params[FLAT]), batch, noise)
+        return super().penalty(self.layout.split(params[FLAT]), batch, noise)
+
+    def likelihood_gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
+        """See the base class."""
+        values, gradient, squares = super().likelihood_gradients(self.layout.split(params[FLAT]), batch, noise)
         return Gradients(values, {FLAT: self.layout.join(gradient)}, {FLAT: self.layout.join(squares)})

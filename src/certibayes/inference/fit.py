@@ -18,6 +18,7 @@ from certibayes.inference._border import (
     instance_of,
     placement_of,
     require_batch,
+    require_clip,
     require_inferable,
     require_precision,
     require_progress,
@@ -55,6 +56,7 @@ def fit(  # noqa: PLR0913 - public
     seed: int = 0,
     temperature: float | str | Sequence[float] | None = None,
     schedule: Schedule | None = None,
+    clip: float | None = None,
     validation: float | Pair | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
@@ -87,6 +89,8 @@ def fit(  # noqa: PLR0913 - public
             chooses the one whose predictor explains held-out training data best and reports the curve in the metadata,
             under ``"temperature_curve"``; see ``inference.temperature``.
         schedule: of the learning rate; constant by default.
+        clip: largest norm that the gradient of a batch's mean loss may have; a longer one is scaled down to it.
+            Certified training of deep networks takes 10. Not for HMC. Recorded in the posterior.
         validation: a fraction of the training tensors to hold out, or data of its own. The state is evaluated on it
             after each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a
             temperature is to be chosen and nothing else is said.
@@ -122,6 +126,7 @@ def fit(  # noqa: PLR0913 - public
     directory = directory_of(checkpoint, checkpoint_every)
     require_progress(progress)
     require_precision(precision)
+    require_clip(clip, algorithm.full_batch)
     if temperature is None:
         temperature = default_temperature(algorithm, likelihood.bounded)
     candidates = candidates_of(temperature)
@@ -160,6 +165,8 @@ def fit(  # noqa: PLR0913 - public
         candidates[0],
         source.steps,
         (epochs + algorithm.burn_in_epochs) * source.steps,
+        prior.l1_weights(network.graph, {**constants, **params}),
+        clip,
     )
     settings = {
         "likelihood": likelihood.describe(),
@@ -169,6 +176,7 @@ def fit(  # noqa: PLR0913 - public
         "batch_size": batch_size,
         "seed": seed,
         "schedule": dataclasses.asdict(schedule),
+        "clip": clip,
         "dtype": str(placement.dtype).removeprefix("torch."),
         "precision": precision,
         "data": source.fingerprint(),
