@@ -1,4 +1,4 @@
-"""What is added to the loss beside likelihood and Gaussian prior: curriculum, L1, clipping; by name and as one vector."""
+"""What is added to the loss beside likelihood and Gaussian prior: curriculum, L1, clipping."""
 
 import dataclasses
 import math
@@ -97,7 +97,10 @@ class TestOneVector:
         target, params, batch, noise = case(**settings)
         flat = FlatTarget.of(target, params)
         joined = {FLAT: flat.layout.join(params)}
-        named, vector = target.mean_loss_and_gradient(params, batch, noise), flat.mean_loss_and_gradient(joined, batch, noise)
+        named, vector = (
+            target.mean_loss_and_gradient(params, batch, noise),
+            flat.mean_loss_and_gradient(joined, batch, noise),
+        )
         torch.testing.assert_close(vector[0], named[0])
         torch.testing.assert_close(vector[1][FLAT], flat.layout.join(named[1]))
         sums, vectors = target.gradients(params, batch, noise), flat.gradients(joined, batch, noise)

@@ -1,4 +1,4 @@
-"""The curriculum: ramps that end where they should, lam = 0 as a weight of exactly nothing, and the target at the end."""
+"""The curriculum: ramps that end where they should, lam = 0 as a weight of nothing, and the target at the end."""
 
 import math
 
@@ -179,9 +179,7 @@ class TestLamOfZero:
         noise = way.draw(0.2, case.batch, torch.Generator().manual_seed(0))
         slow = per_example_gradients(way, case.graph, case.params, case.buffers, case.batch, noise)
         fast = way.value_grad_and_squares(case.graph, case.params, case.buffers, case.batch, noise)
-        expected = per_example_gradients(
-            zero, case.graph, case.params, case.buffers, case.batch, without_clean(noise)
-        )
+        expected = per_example_gradients(zero, case.graph, case.params, case.buffers, case.batch, without_clean(noise))
         for found in (slow, fast):
             assert_same(found.gradient, expected.gradient, rtol=1e-4, atol=1e-5)
             assert_same(found.squares, expected.squares, rtol=1e-3, atol=1e-5)

@@ -80,7 +80,9 @@ def test_values_are_those_of_the_formulas(seed, progress):
     ):
         assert float(penalty(case, likelihood, progress)) == pytest.approx(factor * expected, rel=1e-6)
     both = penalty(case, likelihood_with(0.5, 2.0), progress)
-    parts = penalty(case, likelihood_with(tightness=0.5), progress) + penalty(case, likelihood_with(balance=2.0), progress)
+    parts = penalty(case, likelihood_with(tightness=0.5), progress) + penalty(
+        case, likelihood_with(balance=2.0), progress
+    )
     torch.testing.assert_close(both, parts)
 
 
@@ -133,7 +135,9 @@ def test_widths_are_compared_behind_the_normalization():
     """Which changes the unit of the inputs, and nothing else: here all half-widths are 4 times as wide."""
     std, progress = 0.25, 0.2
     layers = list(loud(mlp_net(12, 8)))[1:]
-    case = case_of(nn.Sequential(cb.networks.Normalize([0.0], [std]).double(), nn.Flatten(), *layers), images(7, 1, 2, 3))
+    case = case_of(
+        nn.Sequential(cb.networks.Normalize([0.0], [std]).double(), nn.Flatten(), *layers), images(7, 1, 2, 3)
+    )
     share = cb.SmoothRamp(0.0, 0.35)(progress)
     # The network without the normalization, on inputs that are in the new unit already.
     plain = case_of(nn.Sequential(nn.Flatten(), *layers), images(7, 1, 2, 3) / std)

@@ -1,5 +1,6 @@
 """Interval-aware initialization: its law, which layers it draws, and the architectures that start with it."""
 
+import itertools
 import math
 
 import pytest
@@ -89,7 +90,7 @@ class TestArchitectures:
 
     def test_batch_norm_follows_every_layer_but_the_last(self, name):
         kinds = [type(node.operation).__name__ for node in trace(FACTORIES[name]((1, 12, 12), channels=2)).graph.nodes]
-        for kind, after in zip(kinds, kinds[1:], strict=False):
+        for kind, after in itertools.pairwise(kinds):
             if kind in ("Conv2d", "Linear"):
                 assert after == "BatchNorm"
         assert kinds[-1] == "Linear"

@@ -46,10 +46,10 @@ RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
 RAMPS = ("smooth", "linear")
 RAMP = 0.5
-"""Fraction of training after which the likelihood is the one that was asked for, unless iterates are collected earlier."""
+"""Fraction of training by which the likelihood that was asked for is reached, unless iterates are collected earlier."""
 
 LAM_PART = 0.3
-"""The part of that fraction in which lam rises, where it does: the radius has grown by 0.35, and lam rises up to 0.5."""
+"""The last part of that, in which lam rises, where it does: the radius has grown by 0.35, and lam by 0.5."""
 
 START_EPOCHS = 10
 """Epochs that lead to where an algorithm starts, if it wants a start."""

@@ -36,8 +36,8 @@ class Curriculum:
         balance: weight of a regularizer that keeps active and inactive units in balance, likewise.
     """
 
-    radius: Ramp | None = SmoothRamp(0.0, 0.35)
-    lam: LinearRamp | None = LinearRamp(0.35, 0.5)
+    radius: Ramp | None = SmoothRamp(0.0, 0.35)  # noqa: RUF009 - frozen
+    lam: LinearRamp | None = LinearRamp(0.35, 0.5)  # noqa: RUF009 - frozen
     multiplier: LinearRamp | None = None
     tightness: float = 0.0
     balance: float = 0.0
@@ -55,7 +55,7 @@ class Curriculum:
         grown = 0.0 if self.radius is None else self.radius.end
         if self.lam is not None and self.lam.start < grown:
             raise InvalidInput(
-                f"lam rises from {self.lam.start:g} of training on, but the radius grows up to {grown:g}: before it has "
+                f"lam rises from {self.lam.start:g} of training on, but the radius grows up to {grown:g}. Until it has "
                 "grown, a lam above 0 lets training give the worst case up. Let lam start where the radius ends: "
                 f"lam=LinearRamp({grown:g}, {min(1.0, grown + 0.15):g})."
                 if grown < 1.0

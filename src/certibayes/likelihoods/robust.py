@@ -215,4 +215,3 @@ def _require_adversary(adversary: Any) -> None:
         raise InvalidInput(f"adversary is the class {adversary.__name__}; pass an instance: {adversary.__name__}().")
     if not isinstance(adversary, Adversary):
         raise InvalidInput(f"adversary must be IBP(), CROWNIBP() or PGD() of certibayes itself, got {adversary!r}.")
-

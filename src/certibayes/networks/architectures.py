@@ -2,8 +2,8 @@
 
 Each returns an ordinary ``nn.Sequential``, initialized from ``seed`` alone, that carries ``input_shape``. Inputs are
 images in [0, 1]. Networks with batch norm (``cnn5``, ``cnn7``, ``resnet_small``) are those of certified training: their
-weights are initialized for interval bounds, and ``normalize`` puts a ``Normalize`` in front. All others have torch's own
-initialization.
+weights are initialized for interval bounds, and ``normalize`` puts a ``Normalize`` in front. All others have the
+initialization of torch.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def cnn5(
     normalize: Statistics | None = None,
     init: str = "interval",
 ) -> nn.Sequential:
-    """Build a five-layer CNN for certified training (Mao et al., 2023, "Connecting certified and adversarial training").
+    """Build a five-layer CNN (Mao et al., 2023, "Connecting certified and adversarial training").
 
     Convolutions of 3 x 3 with c channels, and of 4 x 4 with stride 2 and c and 2c channels, all with padding, a dense
     layer of 8c units and the outputs; batch norm and ReLU after all but the last.

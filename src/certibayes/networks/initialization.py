@@ -37,7 +37,7 @@ def init_interval_aware(net: Net, generator: torch.Generator | None = None, exam
     Args:
         net: a module that ``trace`` can read.
         generator: of the random numbers, on the CPU; torch's global one by default.
-        example: a batch of inputs, where their shape cannot be told from the module.
+        example: a batch of inputs, where the module does not say their shape.
 
     Returns:
         The module itself.
