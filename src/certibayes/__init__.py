@@ -49,6 +49,7 @@ from certibayes.likelihoods import (
     IBP,
     PGD,
     Categorical,
+    Curriculum,
     Exponential,
     Likelihood,
     LinearRamp,
@@ -56,6 +57,7 @@ from certibayes.likelihoods import (
     Rayleigh,
     RobustCategorical,
     RobustGaussian,
+    SmoothRamp,
     TwoPoint,
 )
 from certibayes.posteriors import (
@@ -89,6 +91,7 @@ __all__ = [
     "Categorical",
     "CertibayesError",
     "Certificate",
+    "Curriculum",
     "DeepEnsemble",
     "Diagnostics",
     "DiagonalGaussian",
@@ -115,6 +118,7 @@ __all__ = [
     "RobustGaussian",
     "Samples",
     "Schedule",
+    "SmoothRamp",
     "Support",
     "Theorem1",
     "TwoPoint",

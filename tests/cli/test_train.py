@@ -31,7 +31,7 @@ def trained(out, *arguments):
 def test_help_shows_every_flag_whole(columns):
     page = invoke("--help", columns=columns).output
     assert max(map(len, page.splitlines())) <= columns
-    shown = set(re.findall(r"--[a-z-]+(?= )", page))
+    shown = set(re.findall(r"--[a-z0-9-]+(?= )", page))
     names = set(settings_of(TrainSpec)) | {name for algorithm in ALGORITHMS for name in hyperparameters(algorithm)}
     assert shown >= {"--" + name.replace("_", "-") for name in names}
     assert "…" not in page
@@ -76,6 +76,36 @@ def test_none_is_a_value_and_wins_over_the_file(tmp_path):
 def test_a_preset_is_where_settings_start(tmp_path):
     spec = trained(tmp_path, "--preset", "paper-mnist", "--dataset", "digits", "--algorithm", "noisy-adam")
     assert spec["lr"] == 0.001 and spec["variance_scale"] == 10 and spec["ramp"] == 1.0 and spec["epochs"] == 1
+    # The paper's path: the radius grows over all of training, and lam is constant.
+    assert cb.load(tmp_path).metadata["likelihood"]["ramp"] == cb.LinearRamp().describe()
+
+
+def test_a_deep_network_on_its_path_from_the_command_line(tmp_path):
+    network = ("--architecture", "cnn5", "--channels", 2, "--no-normalize", "--init", "torch")
+    path = ("--ramp-start", 0.1, "--ramp", 0.4, "--lam-ramp", 0.2, "--first-multiplier", 2, "--multiplier", 1.25)
+    others = ("--tightness", 0.5, "--balance", 0.25, "--l1", 1e-5, "--clip", 10, "--batch-size", 1000)
+    command = ("train", "--dataset", "digits", "--algorithm", "map", "--epochs", 1, "--out", tmp_path, "--json")
+    result = CliRunner().invoke(app, [str(word) for word in (*command, *network, *path, *others)])
+    assert result.exit_code == 0, result.output
+    metadata = cb.load(tmp_path).metadata
+    assert metadata["likelihood"]["ramp"] == {
+        "name": "Curriculum",
+        "radius": {"name": "SmoothRamp", "start": 0.1, "end": 0.5},
+        "lam": {"name": "LinearRamp", "start": 0.5, "end": 0.7, "first": 0.0},
+        "multiplier": {"name": "LinearRamp", "start": 0.5, "end": 0.7, "first": 1.6},
+        "tightness": 0.5,
+        "balance": 0.25,
+    }
+    assert metadata["likelihood"]["p_eps"] == {"name": "TwoPoint", "eta": 0.125, "lam": 0.25}
+    assert metadata["prior"]["l1"] == 1e-5 and metadata["clip"] == 10
+    spec = json.loads(result.stdout)["spec"]
+    assert spec["normalize"] is False and spec["init"] == "torch" and spec["channels"] == 2
+
+
+def test_a_path_that_never_ends_leaves_no_files(tmp_path):
+    result = invoke(*TINY, "--ramp", 0.95, "--out", tmp_path / "a")
+    assert result.exit_code == 1 and "would never be reached" in " ".join(result.output.split())
+    assert not (tmp_path / "a").exists()
 
 
 def test_a_start_and_a_radius_from_the_command_line(tmp_path):

@@ -1,10 +1,12 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from certibayes.data import _embedded as embedded
 from certibayes.data import download, is_available, load
-from certibayes.errors import CorruptFile
+from certibayes.errors import CorruptFile, InvalidInput
 
 
 def test_digits() -> None:
@@ -65,3 +67,21 @@ def test_they_are_small_and_need_no_download(tmp_path) -> None:
         assert is_available(name, tmp_path)
         assert download(name, tmp_path) == embedded.FOLDER
     assert not any(tmp_path.iterdir())
+
+
+def test_channel_statistics_are_those_of_the_training_images() -> None:
+    digits = load("digits")
+    mean, std = digits.channel_statistics()
+    pixels = digits.train.inputs.double()
+    assert mean == (round(float(pixels.mean()), 4),)
+    assert std == (round(float(pixels.std(correction=0)), 4),)
+    inputs = torch.rand(50, 3, 4, 5)
+    colors = dataclasses.replace(digits, train=digits.train._replace(inputs=inputs))
+    each = inputs.double().transpose(0, 1).flatten(1)
+    assert colors.channel_statistics()[0] == pytest.approx(each.mean(1).tolist(), abs=1e-4)
+    assert colors.channel_statistics()[1] == pytest.approx(each.std(1, correction=0).tolist(), abs=1e-4)
+
+
+def test_features_have_no_channels() -> None:
+    with pytest.raises(InvalidInput, match="no training images"):
+        load("diabetes").channel_statistics()

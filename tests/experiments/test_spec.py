@@ -1,9 +1,11 @@
 """Specs: checked, complete on request, and read back from JSON of any age."""
 
 import json
+import math
 
 import pytest
 
+import certibayes as cb
 from certibayes import data
 from certibayes.errors import InvalidInput
 from certibayes.experiments import ALGORITHMS, TrainSpec
@@ -83,19 +85,102 @@ def test_the_temperature_is_one_unless_an_algorithm_needs_less_under_bounds(valu
 
 
 @pytest.mark.parametrize(
-    ("values", "ramp"),
+    ("values", "ramp", "lam_ramp"),
     [
-        ({"algorithm": "vogn"}, 0.5),
-        ({"algorithm": "swag"}, 0.5),
-        ({"algorithm": "swag", "settings": {"start": 0.25}}, 0.25),
-        ({"algorithm": "sghmc"}, 0.175),
-        ({"algorithm": "sghmc", "settings": {"cycles": 1}}, 0.5),
-        ({"algorithm": "sghmc", "ramp": 0.3}, 0.3),
+        ({"algorithm": "vogn"}, 0.35, 0.15),
+        ({"algorithm": "swag"}, 0.35, 0.15),
+        ({"algorithm": "swag", "settings": {"start": 0.25}}, 0.175, 0.075),
+        ({"algorithm": "sghmc"}, 0.1225, 0.0525),
+        ({"algorithm": "sghmc", "settings": {"cycles": 1}}, 0.35, 0.15),
+        ({"algorithm": "sghmc", "ramp": 0.3}, 0.3, 0.0525),
+        ({"ramp_start": 0.1}, 0.28, 0.12),
+        ({"lam_ramp": 0.0}, 0.5, 0.0),
+        ({"lam_ramp": 0.2}, 0.3, 0.2),
+        ({"ramp": 0.0}, 0.0, 0.0),
+        ({"ramp": 0.8}, 0.8, 0.15),
+        # Nothing that could rise, and nothing that could be given up.
+        ({"radius": "rayleigh"}, 0.5, 0.0),
+        ({"dataset": "diabetes"}, 0.5, 0.0),
+        ({"dataset": "diabetes", "lam_ramp": 0.1}, 0.4, 0.1),
     ],
     ids=str,
 )
-def test_the_radius_has_grown_when_the_first_iterate_is_collected(values, ramp):
-    assert TrainSpec(**values).resolved().ramp == pytest.approx(ramp)
+def test_the_likelihood_is_reached_when_the_first_iterate_is_collected(values, ramp, lam_ramp):
+    spec = TrainSpec(**values).resolved()
+    assert (spec.ramp, spec.lam_ramp) == pytest.approx((ramp, lam_ramp))
+    assert spec.ramp_shape == ("smooth" if lam_ramp else "linear")
+    assert spec.resolved() == spec and spec.make_ramp() == TrainSpec(**values).make_ramp()
+
+
+@pytest.mark.parametrize(
+    ("values", "ramp"),
+    [
+        ({}, cb.Curriculum()),
+        ({"lam_ramp": 0.0}, cb.LinearRamp(0.0, 0.5)),
+        ({"lam_ramp": 0.0, "ramp_shape": "smooth"}, cb.SmoothRamp(0.0, 0.5)),
+        ({"ramp": 0.0}, None),
+        ({"ramp": 0.0, "lam_ramp": 0.25}, cb.Curriculum(None, cb.LinearRamp(0.0, 0.25))),
+        ({"ramp": 1.0, "lam_ramp": 0.0}, cb.LinearRamp()),
+        ({"ramp": 0.5, "ramp_shape": "linear"}, cb.Curriculum(cb.LinearRamp(0.0, 0.5), cb.LinearRamp(0.5, 0.65))),
+        ({"ramp_start": 0.25, "ramp": 0.5}, cb.Curriculum(cb.SmoothRamp(0.25, 0.75), cb.LinearRamp(0.75, 0.9))),
+        ({"tightness": 0.5, "balance": 0.25}, cb.Curriculum(tightness=0.5, balance=0.25)),
+        ({"multiplier": 2.0, "first_multiplier": 3.0}, cb.Curriculum(multiplier=cb.LinearRamp(0.35, 0.5, 1.5))),
+        ({"tightness": 0.5, "lam_ramp": 0.0}, cb.Curriculum(cb.LinearRamp(0.0, 0.5), None, tightness=0.5)),
+    ],
+    ids=str,
+)
+def test_ramps_of_radius_lam_and_multiplier(values, ramp):
+    assert TrainSpec(**values).make_ramp() == ramp
+
+
+def test_the_path_is_the_one_of_python():
+    digits = data.load("digits")
+    assert TrainSpec().make_likelihood(digits) == cb.RobustCategorical(eps=0.1)
+    assert TrainSpec(multiplier=2.0).make_radius() == cb.TwoPoint(0.2)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ramp": 0.9}, "more than the whole training.*lam_ramp 0 keeps lam constant"),
+        ({"ramp": 1.0}, "never be reached"),
+        ({"ramp_start": 0.6}, "no time to grow"),
+        ({"lam_ramp": 0.5}, "no time to grow.*set ramp as well"),
+        ({"lam_ramp": 1.5}, "lam_ramp is a fraction"),
+        ({"ramp_start": -0.1}, "ramp_start is a fraction"),
+        ({"ramp_start": 0.1, "ramp": 0.0}, "warm-up before the radius grows"),
+        ({"radius": "rayleigh", "lam_ramp": 0.15}, "rayleigh has none: leave lam_ramp out"),
+        ({"radius": "rayleigh", "first_multiplier": 2.0}, "while lam rises"),
+        ({"multiplier": 0.0}, "multiplier is a factor"),
+        ({"first_multiplier": math.inf}, "first_multiplier is a factor"),
+        ({"tightness": -1.0}, "weight of a regularizer"),
+        ({"l1": -1.0}, "l1 is a weight"),
+        ({"channels": 8}, "its units are hidden"),
+        ({"architecture": "cnn-small", "channels": 8}, "cnn-small has its own"),
+        ({"init": "kaiming"}, "init"),
+        ({"ramp_shape": "cubic"}, "ramp_shape"),
+    ],
+    ids=str,
+)
+def test_paths_and_networks_that_cannot_be(values, message):
+    with pytest.raises(InvalidInput, match=message):
+        TrainSpec(**values)
+
+
+def test_deep_networks_come_with_their_normalization_and_initialization():
+    digits = data.load("digits")
+    spec = TrainSpec(architecture="cnn5", channels=4)
+    net = spec.network(digits)
+    assert spec.resolved().normalize and spec.resolved().init == "interval"
+    mean, std = digits.channel_statistics()
+    assert net[0].mean.tolist() == pytest.approx(mean) and net[0].std.tolist() == pytest.approx(std)
+    assert net[1].out_channels == 4
+    plain = TrainSpec(architecture="cnn5", channels=4, normalize=False, init="torch").network(digits)
+    assert len(plain) == len(net) - 1
+    assert not TrainSpec().resolved().normalize and TrainSpec().resolved().init == "torch"
+    assert len(TrainSpec(normalize=True, hidden=(4,)).network(digits)) == 1 + len(
+        TrainSpec(hidden=(4,)).network(digits)
+    )
 
 
 def test_chains_start_from_a_trained_network_unless_they_start_from_the_prior():

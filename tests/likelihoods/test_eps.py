@@ -152,8 +152,8 @@ def test_settings_show_what_is_not_at_its_default(settings, text):
     assert repr(settings) == text
 
 
-def test_radii_grow_over_half_of_training_for_a_radius_and_over_all_of_it_for_a_distribution():
-    assert cb.RobustCategorical(eps=0.1).ramp == cb.RobustCategorical(0.1).ramp == cb.LinearRamp(0.0, 0.5)
+def test_the_likelihood_is_reached_by_half_of_training_for_a_radius_and_by_its_end_for_a_distribution():
+    assert cb.RobustCategorical(eps=0.1).ramp == cb.RobustCategorical(0.1).ramp == cb.Curriculum()
     assert cb.RobustGaussian(eps=0.1).ramp == cb.LinearRamp(0.0, 0.5)
     assert cb.RobustCategorical(cb.TwoPoint(0.11)).ramp == cb.RobustGaussian().ramp == cb.LinearRamp()
     assert cb.RobustCategorical(eps=0.1, ramp=None).ramp is None

@@ -126,6 +126,6 @@ def test_metadata():
         "p_eps": {"name": "TwoPoint", "eta": 0.1, "lam": 0.25},
         "adversary": {"name": "IBP", "margins": False, "smoothing": 0.0},
         "domain": None,
-        "ramp": [0.0, 1.0],
+        "ramp": {"name": "LinearRamp", "start": 0.0, "end": 1.0, "first": 0.0},
         "noise_std": 0.5,
     }

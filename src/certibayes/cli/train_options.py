@@ -70,7 +70,7 @@ def _option(setting: Setting, help_text: str, default: str, panel: str) -> inspe
     flag = "--" + setting.name.replace("_", "-")
     # Typer would show the default as None: that is how we know that a flag was not given.
     shown = escape(help_text) + (f" [dim]{escape(f'[default: {default}]')}[/dim]" if default else "")
-    if setting.kind is bool:
+    if setting.kind in (bool, bool | None):
         switch = typer.Option(f"{flag}/--no-{flag[2:]}", help=shown, show_default=False, rich_help_panel=panel)
         annotation: Any = Annotated[bool | None, switch]
     else:

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from certibayes.errors import InvalidInput
+
 UNIT_INTERVAL = (0.0, 1.0)
 
 
@@ -64,6 +66,24 @@ class DataSet:
     def task(self) -> str:
         """``"classification"`` or ``"regression"``."""
         return "classification" if self.classes else "regression"
+
+    def channel_statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return mean and standard deviation of every channel of the training images, to four decimals.
+
+        As ``networks.Normalize`` takes them: ``cb.networks.cnn7(normalize=data.channel_statistics())``.
+
+        Raises:
+            InvalidInput: the inputs are no images (N, channels, height, width), or there are none.
+        """
+        images = self.train.inputs
+        if images.dim() != 4 or not len(images):
+            raise InvalidInput(f"{self.name} has no training images (N, channels, height, width), so no channels.")
+        # In doubles, and a few thousand images at a time.
+        chunks, count = images.split(4096), images.numel() / images.shape[1]
+        mean = torch.stack([chunk.double().sum((0, 2, 3)) for chunk in chunks]).sum(0) / count
+        centered = [(chunk.double() - mean[:, None, None]).square().sum((0, 2, 3)) for chunk in chunks]
+        std = (torch.stack(centered).sum(0) / count).sqrt()
+        return tuple(round(value, 4) for value in mean.tolist()), tuple(round(value, 4) for value in std.tolist())
 
     def __repr__(self) -> str:
         task = f"classification of {', '.join(self.classes)}" if self.classes else "regression"

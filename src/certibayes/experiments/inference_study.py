@@ -26,6 +26,8 @@ COMMON: dict[str, Any] = {
     "eps": EPS,
     "epochs": 20,
     "ramp": 0.5,
+    "ramp_shape": "linear",
+    "lam_ramp": 0.0,
     "variance_scale": 300.0,
     "start_epochs": 0,
     "start_lr": 0.05,

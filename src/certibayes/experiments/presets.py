@@ -37,6 +37,8 @@ _PAPER = {
     "likelihood": "ibp",
     "lam": 0.25,
     "ramp": 1.0,
+    "ramp_shape": "linear",
+    "lam_ramp": 0.0,
     "batch_size": 128,
     "schedule": "constant",
     "warmup": 0.0,

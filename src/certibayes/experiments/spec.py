@@ -20,19 +20,23 @@ from certibayes.likelihoods import (
     CROWNIBP,
     IBP,
     LIKELIHOODS,
+    MULTIPLIER,
     PGD,
     Adversary,
     Categorical,
+    Curriculum,
     Exponential,
     Likelihood,
     LinearRamp,
     RadiusDistribution,
+    Ramp,
     Rayleigh,
     RobustCategorical,
     RobustGaussian,
+    SmoothRamp,
     TwoPoint,
 )
-from certibayes.networks import BY_NAME, build
+from certibayes.networks import BY_NAME, INITIALIZATIONS, NORMED, build
 from certibayes.regions import require_radius, require_radius_within
 from certibayes.support.names import nearest, unknown_name
 
@@ -41,8 +45,12 @@ BOUNDED = ("ibp", "crown-ibp")
 
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
+RAMPS = ("smooth", "linear")
 RAMP = 0.5
-"""Fraction of training over which the radius grows, unless iterates are collected earlier."""
+"""Fraction of training by which the likelihood that was asked for is reached, unless iterates are collected earlier."""
+
+LAM_PART = 0.3
+"""The last part of that, in which lam rises, where it does: the radius has grown by 0.35, and lam by 0.5."""
 
 START_EPOCHS = 10
 """Epochs that lead to where an algorithm starts, if it wants a start."""
@@ -54,7 +62,9 @@ CHOICES: dict[str, Collection[str]] = {
     "architecture": BY_NAME,
     "algorithm": ALGORITHMS,
     "likelihood": LIKELIHOODS,
+    "init": INITIALIZATIONS,
     "radius": RADII,
+    "ramp_shape": RAMPS,
     "schedule": SCHEDULES,
     "batch_norm": BATCH_NORM,
 }
@@ -74,23 +84,43 @@ class TrainSpec:
         dataset: name of the data set.
         architecture: name of the network.
         hidden: numbers of units in the hidden layers of an ``mlp``.
+        channels: channels of the first layer of ``cnn5``, ``cnn7`` or ``resnet-small``, and all others in proportion;
+            by default 64, or 16 for ``resnet-small``.
+        normalize: put the normalization of the data's channels in front; by default for ``cnn5``, ``cnn7`` and
+            ``resnet-small``.
+        init: initialization of the weights; by default ``interval``, for interval bounds, for ``cnn5``, ``cnn7`` and
+            ``resnet-small``, and torch's own for all others.
         likelihood: kind of likelihood; ``ibp`` and the costlier ``crown-ibp`` can be certified, ``pgd`` is adversarial
             training.
-        eps: radius to be certified, such as 0.1 or 8/255; training uses 1.1 times that.
+        eps: radius to be certified, such as 0.1 or 8/255.
+        multiplier: training uses so many times that radius.
+        first_multiplier: the same while the radius grows; it comes to ``multiplier`` while lam rises. By default the
+            same (two-point).
         lam: weight of the clean term (two-point).
         radius: distribution of the radius in the robust likelihood.
         quadrature: nodes of a continuous distribution of the radius.
         margins: fold the last layer into class margins (ibp).
-        ramp: fraction of training over which the radius grows; of the start, where there is one. By default 0.5, or
-            less where the algorithm collects earlier iterates (sghmc).
+        ramp: fraction of training over which the radius grows; of the start, where there is one. By default 0.35, or
+            0.5 where lam does not rise after it, and less where the algorithm collects earlier iterates (sghmc).
+        ramp_start: fraction of training at radius 0 before that, a warm-up.
+        ramp_shape: how the radius grows; by default ``smooth``, as a fourth power for the first quarter and then
+            linearly, or ``linear`` where lam does not rise after it.
+        lam_ramp: fraction of training after the ramp over which lam rises from 0, so that training does not give the
+            worst case up; 0 for a lam that is constant. By default 0.15, or in proportion to a ramp that is shorter
+            for the algorithm's sake; 0 for any radius but two-point, and for regression.
+        tightness: weight of a regularizer that keeps bounds tight while the radius grows (two-point); 0.5 in the
+            literature.
+        balance: weight of a regularizer that keeps active and inactive units in balance meanwhile; likewise.
         noise_std: observation noise, for regression.
         variance_scale: the prior variance is this over fan_in.
+        l1: weight of the sum of all weights' magnitudes in the mean loss, as a further part of the prior.
         algorithm: name of the inference algorithm.
         lr: learning rate; the algorithm's own by default.
         schedule: course of the learning rate; by default cosine, or constant where the algorithm wants that.
         warmup: fraction of training over which the learning rate rises; by default 0.05, or 0 where the rate is to be
             constant.
         lr_floor: factor on the learning rate at the end of a cosine or exponential schedule.
+        clip: largest norm of the gradient; none for any.
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples per step.
         batch_norm: where the statistics of batch norm come from in training: ``batch``, from the step's own clean
@@ -109,20 +139,32 @@ class TrainSpec:
     dataset: str = "digits"
     architecture: str = "mlp"
     hidden: tuple[int, ...] = (512,)
+    channels: int | None = None
+    normalize: bool | None = None
+    init: str | None = None
     likelihood: str = "ibp"
     eps: float = 0.1
+    multiplier: float = MULTIPLIER
+    first_multiplier: float | None = None
     lam: float = 0.25
     radius: str = "two-point"
     quadrature: int = 8
     margins: bool = False
     ramp: float | None = None
+    ramp_start: float = 0.0
+    ramp_shape: str | None = None
+    lam_ramp: float | None = None
+    tightness: float = 0.0
+    balance: float = 0.0
     noise_std: float = 0.7
     variance_scale: float = GaussianPrior.variance_scale
+    l1: float = 0.0
     algorithm: str = "vogn"
     lr: float | None = None
     schedule: str | None = None
     warmup: float | None = None
     lr_floor: float = 0.01
+    clip: float | None = None
     epochs: int = 20
     batch_size: int = 128
     batch_norm: str | None = None
@@ -145,8 +187,15 @@ class TrainSpec:
         require_radius(self.eps)
         if not self.hidden or min(self.hidden) < 1:
             raise InvalidInput(f"hidden layers have at least 1 unit each, got {self.hidden}.")
-        if self.ramp is not None and not 0.0 <= self.ramp <= 1.0:
-            raise InvalidInput(f"ramp is a fraction of training, got {self.ramp}.")
+        if self.channels is not None and self.architecture not in NORMED:
+            raise InvalidInput(
+                f"channels is for {', '.join(NORMED)}, and {self.architecture} has its own"
+                + ("; its units are hidden." if self.architecture == "mlp" else ".")
+            )
+        for name in ("multiplier", "first_multiplier"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise InvalidInput(f"{name} is a factor on the radius, a positive number, got {value}.")
         if isinstance(self.temperature, str):
             if self.temperature != VALIDATE:
                 raise InvalidInput(f"temperature is a number or {VALIDATE!r}, got {self.temperature!r}.")
@@ -157,7 +206,7 @@ class TrainSpec:
         if self.start_epochs is not None and self.start_epochs < 0:
             raise InvalidInput(f"start_epochs must not be negative, got {self.start_epochs}.")
         # Wrong hyperparameters are refused now, before a run has left its first files.
-        self.make_algorithm(), self.make_schedule(), self.make_radius()
+        self.make_algorithm(), self.make_schedule(), self.make_radius(), self.make_ramp(), self.make_prior()
 
     @property
     def _kind(self) -> type[Algorithm[Any]]:
@@ -191,23 +240,78 @@ class TrainSpec:
     def resolved(self) -> TrainSpec:
         """Return the same spec with everything that was left to a default filled in."""
         algorithm, schedule = self.make_algorithm(), self.make_schedule()
+        ramp, lam_ramp = self._ramps()
+        normed = self.architecture in NORMED
         return replace(
             self,
+            normalize=normed if self.normalize is None else self.normalize,
+            init=INITIALIZATIONS[0 if normed else 1] if self.init is None else self.init,
+            first_multiplier=self.multiplier if self.first_multiplier is None else self.first_multiplier,
             lr=algorithm.lr,
             schedule=schedule.kind,
             warmup=schedule.warmup,
-            ramp=min(RAMP, algorithm.collects_after) if self.ramp is None else self.ramp,
+            ramp=ramp,
+            ramp_shape=self._shape(lam_ramp),
+            lam_ramp=lam_ramp,
             temperature=self.default_temperature() if self.temperature is None else self.temperature,
             start_epochs=START_EPOCHS * algorithm.wants_start if self.start_epochs is None else self.start_epochs,
             validation=self.validation or (HELD_OUT if self.temperature == VALIDATE else 0.0),
             settings={name: getattr(algorithm, name) for name in hyperparameters(self.algorithm)},
         )
 
+    def _ramps(self) -> tuple[float, float]:
+        """Return over which fraction of training the radius grows, and over which lam rises after that."""
+        for name in ("ramp", "ramp_start", "lam_ramp"):
+            value = getattr(self, name)
+            if value is not None and not 0.0 <= value <= 1.0:
+                raise InvalidInput(f"{name} is a fraction of training, got {value}.")
+        two_point = self.radius == "two-point"
+        if self.lam_ramp and not two_point:
+            raise InvalidInput(
+                f"lam is the probability of radius 0 of the two-point distribution, and {self.radius} has none: leave "
+                "lam_ramp out."
+            )
+        # By then the likelihood is to be the one that was asked for.
+        end = min(RAMP, self.make_algorithm().collects_after)
+        room = max(0.0, end - self.ramp_start)
+        lam_ramp = self.lam_ramp
+        if lam_ramp is None:
+            rises = two_point and not is_regression(self.dataset) and self.ramp != 0.0
+            lam_ramp = LAM_PART * (room if self.ramp is None else end) if rises else 0.0
+        ramp = max(0.0, room - lam_ramp) if self.ramp is None else self.ramp
+        if self.ramp is None and ramp == 0.0:
+            raise InvalidInput(
+                f"ramp_start {self.ramp_start:g} and lam_ramp {lam_ramp:g} leave the radius no time to grow before "
+                f"{end:g} of training, when it should have grown. Make them shorter, or set ramp as well."
+            )
+        # Fractions are rounded when they are written, so that their sum may miss 1 by a little.
+        if self.ramp_start + ramp + lam_ramp > 1.0 + 1e-9:
+            raise InvalidInput(
+                f"ramp_start {self.ramp_start:g}, ramp {ramp:g} and lam_ramp {lam_ramp:g} make more than the whole "
+                "training, so that the likelihood that was asked for would never be reached. Make them shorter; "
+                "lam_ramp 0 keeps lam constant."
+            )
+        return ramp, lam_ramp
+
+    def _shape(self, lam_ramp: float) -> str:
+        return ("smooth" if lam_ramp else "linear") if self.ramp_shape is None else self.ramp_shape
+
     def network(self, data: DataSet) -> nn.Module:
         """Build the network for a data set."""
         outputs = len(data.classes) or int(data.train.targets.shape[-1])
-        settings = {"hidden": self.hidden} if self.architecture == "mlp" else {}
-        return build(self.architecture, tuple(data.train.inputs.shape[1:]), outputs, self.seed, **settings)
+        spec = self.resolved()
+        settings: dict[str, Any] = {"hidden": self.hidden} if self.architecture == "mlp" else {}
+        if self.channels is not None:
+            settings["channels"] = self.channels
+        return build(
+            self.architecture,
+            tuple(data.train.inputs.shape[1:]),
+            outputs,
+            self.seed,
+            normalize=data.channel_statistics() if spec.normalize else None,
+            init=spec.init or "torch",
+            **settings,
+        )
 
     def make_algorithm(self) -> Algorithm[Any]:
         """Make the algorithm, with its own learning rate unless another is given."""
@@ -220,9 +324,31 @@ class TrainSpec:
     def make_radius(self) -> RadiusDistribution:
         """Make p_eps; the standard likelihood has radius 0."""
         if self.likelihood == "standard" or self.radius == "two-point":
-            return TwoPoint.for_radius(0.0 if self.likelihood == "standard" else self.eps, self.lam)
+            return TwoPoint.for_radius(0.0 if self.likelihood == "standard" else self.eps, self.lam, self.multiplier)
         family = Rayleigh if self.radius == "rayleigh" else Exponential
-        return family.for_radius(self.eps, quadrature=self.quadrature)
+        return family.for_radius(self.eps, self.multiplier, quadrature=self.quadrature)
+
+    def make_ramp(self) -> Curriculum | Ramp | None:
+        """Make the way to the likelihood: a curriculum, or a ramp where that says all."""
+        ramp, lam_ramp = self._ramps()
+        if self.ramp_start and not ramp:
+            raise InvalidInput("ramp_start is a warm-up before the radius grows, but with ramp 0 it does not grow.")
+        grown = min(1.0, self.ramp_start + ramp)
+        end = min(1.0, grown + lam_ramp)
+        first = (self.first_multiplier or self.multiplier) / self.multiplier
+        if first != 1.0 and not lam_ramp:
+            raise InvalidInput("first_multiplier comes to multiplier while lam rises; set lam_ramp to a fraction.")
+        shape = SmoothRamp if self._shape(lam_ramp) == "smooth" else LinearRamp
+        radius = shape(self.ramp_start, grown) if ramp else None
+        if not (lam_ramp or self.tightness or self.balance):
+            return radius
+        return Curriculum(
+            radius,
+            LinearRamp(grown, end) if lam_ramp else None,
+            LinearRamp(grown, end, first) if first != 1.0 else None,
+            self.tightness,
+            self.balance,
+        )
 
     def make_likelihood(self, data: DataSet, ramped: bool = True) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
@@ -231,8 +357,7 @@ class TrainSpec:
             require_radius_within(data.domain, self.eps)
         adversaries: dict[str, Adversary] = {"pgd": PGD(), "crown-ibp": CROWNIBP()}
         adversary = adversaries.get(self.likelihood, IBP(self.margins))
-        fraction = self.resolved().ramp
-        ramp = LinearRamp(0.0, fraction) if ramped and fraction else None
+        ramp = self.make_ramp() if ramped else None
         if not data.classes:
             return RobustGaussian(self.noise_std, radius, adversary, data.domain, ramp)
         if self.likelihood == "standard":
@@ -251,7 +376,7 @@ class TrainSpec:
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""
-        return GaussianPrior(self.variance_scale)
+        return GaussianPrior(self.variance_scale, l1=self.l1)
 
     def make_schedule(self) -> Schedule:
         """Make the learning-rate schedule, as the algorithm wants it unless the spec says otherwise."""

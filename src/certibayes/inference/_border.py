@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from numbers import Real
@@ -135,3 +136,16 @@ def require_precision(precision: Any) -> None:
     """Raise unless ``precision`` is one that training knows."""
     if precision not in ("highest", "high"):
         raise InvalidInput(f'precision is "highest", or "high" for TF32 in training, got {precision!r}.')
+
+
+def require_clip(clip: Any, full_batch: bool) -> None:
+    """Raise unless ``clip`` is None or a norm, for a method that descends gradients of batches."""
+    if clip is None:
+        return
+    if isinstance(clip, bool) or not isinstance(clip, Real) or not (math.isfinite(clip) and clip > 0):
+        raise InvalidInput(f"clip is the largest norm of the gradient, a positive number such as 10.0, got {clip!r}.")
+    if full_batch:
+        raise InvalidInput(
+            "clipped gradients would lead HMC astray: its trajectories follow the gradient of the density that they "
+            "sample. Leave clip out, and lower the learning rate if trajectories diverge."
+        )

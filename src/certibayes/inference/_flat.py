@@ -92,9 +92,12 @@ class FlatTarget(Target):
     def of(cls, target: Target, params: Params) -> FlatTarget:
         """Make a target of flat parameters that is the same function of them."""
         layout = Layout({name: p.shape for name, p in params.items()})
-        precision = {name: target.precision[name].expand(p.shape) for name, p in params.items()}
         same = {field.name: getattr(target, field.name) for field in fields(Target)}
-        return cls(**{**same, "precision": {FLAT: layout.join(precision)}, "layout": layout})
+        for name in ("precision", "l1"):
+            if same[name]:
+                each = {weight: same[name][weight].expand(p.shape) for weight, p in params.items()}
+                same[name] = {FLAT: layout.join(each)}
+        return cls(**same, layout=layout)
 
     def weights(self, params: Params) -> dict[str, Tensor]:
         """See the base class."""
@@ -107,7 +110,7 @@ class FlatTarget(Target):
         values, gradient = super().value_and_gradient(self.layout.split(params[FLAT]), batch, noise, scale)
         return values, {FLAT: self.layout.join(gradient)}
 
-    def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
+    def likelihood_gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """See the base class."""
-        values, gradient, squares = super().gradients(self.layout.split(params[FLAT]), batch, noise)
+        values, gradient, squares = super().likelihood_gradients(self.layout.split(params[FLAT]), batch, noise)
         return Gradients(values, {FLAT: self.layout.join(gradient)}, {FLAT: self.layout.join(squares)})

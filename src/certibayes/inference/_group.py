@@ -71,6 +71,10 @@ class Group(Loop):
         # As a model alone draws: tensor by tensor on a CPU, and all at once in a captured step.
         return Streams(generators, tuple(sizes) if self.device.type == "cpu" else (sum(sizes),))
 
+    def _order(self) -> torch.memory_format:
+        """See the base class: batches of several models have one dimension more than images."""
+        return torch.preserve_format
+
     def start(self) -> Any:
         """See the base class."""
         states = [self.layout.joined(member.start()) for member in self.members]
@@ -199,6 +203,7 @@ def program(loop: Loop) -> tuple[Any, ...]:
         [(name, p.shape, p.dtype, p.device) for name, p in loop.params.items()],
         (target.data_size, target.epoch_steps, target.total_steps, getattr(source, "batch_size", None)),
         (loop.device, loop.settings.get("precision"), target.batch_norm),
+        (target.clip, {name: float(weight) for name, weight in target.l1.items()}),
     )
 
 

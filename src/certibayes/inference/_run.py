@@ -29,6 +29,7 @@ from certibayes.inference._border import (
     instance_of,
     placement_of,
     require_batch,
+    require_clip,
     require_inferable,
     require_precision,
     seed_of,
@@ -188,6 +189,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     device: str | torch.device | None = None,
     precision: str = "highest",
     batch_norm: str | None = None,
+    clip: float | None = None,
     callbacks: Iterable[Callback] = (),
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
@@ -204,6 +206,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     callbacks = callbacks_of(callbacks)
     directory = directory_of(checkpoint, checkpoint_every)
     require_precision(precision)
+    require_clip(clip, algorithm.full_batch)
     if temperature is None:
         temperature = default_temperature(algorithm, likelihood.bounded)
     candidates = candidates_of(temperature)
@@ -242,6 +245,8 @@ def prepare(  # noqa: PLR0913 - what fit takes
         source.steps,
         (epochs + algorithm.burn_in_epochs) * source.steps,
         mode or "constant",
+        prior.l1_weights(network.graph, {**constants, **params}),
+        clip,
     )
     settings = {
         "likelihood": likelihood.describe(),
@@ -250,6 +255,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
         "epochs": epochs,
         "batch_size": batch_size,
         "seed": seed,
+        "clip": clip,
         "schedule": dataclasses.asdict(schedule),
         "dtype": str(placement.dtype).removeprefix("torch."),
         "precision": precision,

@@ -35,6 +35,7 @@ def fit(  # noqa: PLR0913 - public
     seed: int = 0,
     temperature: float | str | Sequence[float] | None = None,
     schedule: Schedule | None = None,
+    clip: float | None = None,
     validation: float | Pair | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
@@ -68,6 +69,8 @@ def fit(  # noqa: PLR0913 - public
             chooses the one whose predictor explains held-out training data best and reports the curve in the metadata,
             under ``"temperature_curve"``; see ``inference.temperature``.
         schedule: of the learning rate; constant by default.
+        clip: largest norm that the gradient of a batch's mean loss may have; a longer one is scaled down to it.
+            Certified training of deep networks takes 10. Not for HMC. Recorded in the posterior.
         validation: a fraction of the training tensors to hold out, or data of its own. The state is evaluated on it
             after each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a
             temperature is to be chosen and nothing else is said.
@@ -113,6 +116,7 @@ def fit(  # noqa: PLR0913 - public
         device=device,
         precision=precision,
         batch_norm=batch_norm,
+        clip=clip,
         callbacks=callbacks,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,

@@ -38,6 +38,7 @@ OWN = (
     "schedule",
     "validation",
     "batch_norm",
+    "clip",
     "callbacks",
 )
 """Arguments of ``fit`` that a run may have of its own."""
@@ -60,6 +61,7 @@ def fit_many(  # noqa: PLR0913 - public
     device: str | torch.device | None = None,
     precision: str = "highest",
     batch_norm: str | None = None,
+    clip: float | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | Report = True,
     checkpoint: str | Path | None = None,
@@ -94,7 +96,8 @@ def fit_many(  # noqa: PLR0913 - public
         net: of every run that has none of its own.
         train: data, of every run that has none of its own.
         runs: for each posterior its own arguments: any of net, train, algorithm, likelihood, prior, epochs, batch_size,
-            seed, temperature, schedule, validation, batch_norm, callbacks. ``{}`` takes all from the others.
+            seed, temperature, schedule, validation, batch_norm, clip,
+            callbacks. ``{}`` takes all from the others.
         algorithm: see ``fit``, as for all that is not explained here.
         likelihood: see ``fit``.
         prior: see ``fit``.
@@ -107,6 +110,7 @@ def fit_many(  # noqa: PLR0913 - public
         device: see ``fit``.
         precision: see ``fit``.
         batch_norm: see ``fit``.
+        clip: see ``fit``.
         callbacks: called after each epoch of each model; the record says which, under ``"run"``.
         progress: True for a bar for each group; a function is called with the steps of all groups, and all models of a
             group make a step at once.
@@ -147,6 +151,7 @@ def fit_many(  # noqa: PLR0913 - public
         "schedule": schedule,
         "validation": validation,
         "batch_norm": batch_norm,
+        "clip": clip,
         "callbacks": callbacks,
     }
     fixed = {"device": device, "precision": precision, "checkpoint_every": checkpoint_every, "known": Known()}

@@ -5,7 +5,7 @@ log p(w | D) = 1/T ( sum_i log p(y_i | x_i, w) + log p(w) ) + constant
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -34,6 +34,8 @@ class Target:
         total_steps: steps in the whole training.
         batch_norm: ``"constant"``, statistics are constants inside a step, among the buffers; or ``"batch"``, in
             ``mean_loss_and_gradient``, and there alone, they are those of the step's clean inputs, with gradient.
+        l1: weight of |w| in the mean loss for every parameter, 0-d tensors; empty where the prior has no such term.
+        clip: largest norm that the gradient of the mean loss may have; None for any.
     """
 
     graph: Graph
@@ -45,6 +47,8 @@ class Target:
     epoch_steps: int = 1
     total_steps: int = 1
     batch_norm: str = "constant"
+    l1: dict[str, Tensor] = field(default_factory=dict)
+    clip: float | None = None
 
     @cached_property
     def prior(self) -> dict[str, Tensor]:
@@ -66,21 +70,43 @@ class Target:
     def log_prior(self, params: Params) -> Tensor:
         """Return log p(w) up to its constant."""
         terms = [-0.5 * p * params[name].square().sum() for name, p in self.precision.items()]
+        terms += [-self.data_size * weight * params[name].abs().sum() for name, weight in self.l1.items()]
         return torch.stack(terms).sum()
 
-    def mean_loss_and_gradient(self, params: Params, batch: Batch, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean negative log-likelihood of the batch and its gradient; the prior is not in it.
+    def penalty(self, params: Params, batch: Batch, noise: Noise) -> Tensor:
+        """Return what the likelihood's curriculum adds to the mean loss, 0-d."""
+        return self.likelihood.penalty(self._training_graph, self.weights(params), batch, noise)
 
-        Where batch norm takes statistics of the batch, each example's likelihood depends on the others.
+    def mean_loss_and_gradient(self, params: Params, batch: Batch, noise: Noise) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean negative log-likelihood of the batch and the gradient to descend.
+
+        The Gaussian prior is in neither. The gradient is that of the loss with all regularizers, clipped. Where batch
+        norm takes statistics of the batch, each example's likelihood depends on the others.
         """
         values, gradient = self.value_and_gradient(params, batch, noise, -1.0 / len(batch.inputs))
-        return -values.mean(), gradient
+        return -values.mean(), self._regularized(gradient, params, batch, noise)
 
     def value_and_gradient(
         self, params: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum."""
         return self.likelihood.value_and_grad(self._training_graph, params, self.buffers, batch, noise, scale)
+
+    def _regularized(
+        self, gradient: dict[str, Tensor], params: Params, batch: Batch, noise: Noise
+    ) -> dict[str, Tensor]:
+        """Return the gradient of the mean loss with what regularizers add to it, clipped."""
+        if self.likelihood.regularized:
+            slopes = torch.func.grad(lambda weights: self.penalty(weights, batch, noise))(dict(params))
+            gradient = {name: g + slopes[name] for name, g in gradient.items()}
+        if self.l1:
+            gradient = {name: torch.addcmul(g, self.l1[name], params[name].sign()) for name, g in gradient.items()}
+        if self.clip is not None:
+            norm = torch.stack([g.square().sum() for g in gradient.values()]).sum().sqrt()
+            # One factor for all weights, so that the direction stays. A tensor: nothing is read on the host.
+            factor = (self.clip / norm).clamp(max=1.0)
+            gradient = {name: factor * g for name, g in gradient.items()}
+        return gradient
 
     def potential_and_gradient(
         self, params: Params, batch: Batch, noise: Noise, chunk: int
@@ -97,6 +123,8 @@ class Target:
         doubles = {name: weight.double() for name, weight in params.items()}
         value = -self.log_prior(doubles) / self.temperature
         gradient = {name: (p * doubles[name] / self.temperature).to(params[name]) for name, p in self.precision.items()}
+        for name, weight in self.l1.items():
+            gradient[name] += params[name].sign() * (weight * self.data_size / self.temperature)
         for start in range(0, len(batch.inputs), chunk):
             part = Batch(*(tensor[start : start + chunk] for tensor in batch))
             starts = None if noise.starts is None else noise.starts[start : start + chunk]
@@ -114,7 +142,20 @@ class Target:
         return replace(self, likelihood=self.likelihood.smoothed(tau))
 
     def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
-        """Return log-likelihoods, their summed gradient and squared per-example gradients."""
+        """Return log-likelihoods, their summed gradient and squared per-example gradients.
+
+        The summed gradient is that of ``mean_loss_and_gradient`` times -B: with what regularizers add, and clipped.
+        """
+        found = self.likelihood_gradients(params, batch, noise)
+        if not (self.likelihood.regularized or self.l1 or self.clip is not None):
+            return found
+        size = len(batch.inputs)
+        mean = {name: g / -size for name, g in found.gradient.items()}
+        mean = self._regularized(mean, params, batch, noise)
+        return found._replace(gradient={name: g * -size for name, g in mean.items()})
+
+    def likelihood_gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
+        """Return the same of the likelihood alone."""
         return self.likelihood.value_grad_and_squares(self.graph, params, self.buffers, batch, noise)
 
     def network(self) -> Network:

@@ -3,9 +3,10 @@
 from certibayes.likelihoods.adversaries import CROWNIBP, IBP, PGD, Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs, per_example_gradients
 from certibayes.likelihoods.categorical import Categorical
+from certibayes.likelihoods.curriculum import Curriculum
 from certibayes.likelihoods.names import LIKELIHOODS, as_likelihood
-from certibayes.likelihoods.radius import Exponential, Quantiles, RadiusDistribution, Rayleigh, TwoPoint
-from certibayes.likelihoods.ramp import LinearRamp
+from certibayes.likelihoods.radius import MULTIPLIER, Exponential, Quantiles, RadiusDistribution, Rayleigh, TwoPoint
+from certibayes.likelihoods.ramp import LinearRamp, Ramp, SmoothRamp
 from certibayes.likelihoods.robust import RobustLikelihood
 from certibayes.likelihoods.robust_categorical import RobustCategorical
 from certibayes.likelihoods.robust_gaussian import RobustGaussian
@@ -14,10 +15,12 @@ __all__ = [
     "CROWNIBP",
     "IBP",
     "LIKELIHOODS",
+    "MULTIPLIER",
     "PGD",
     "Adversary",
     "Batch",
     "Categorical",
+    "Curriculum",
     "Exponential",
     "Gradients",
     "Likelihood",
@@ -27,10 +30,12 @@ __all__ = [
     "Outputs",
     "Quantiles",
     "RadiusDistribution",
+    "Ramp",
     "Rayleigh",
     "RobustCategorical",
     "RobustGaussian",
     "RobustLikelihood",
+    "SmoothRamp",
     "Threat",
     "TwoPoint",
     "as_likelihood",

@@ -28,7 +28,7 @@ class Noise(NamedTuple):
     """What is random in a likelihood, drawn apart from it.
 
     Attributes:
-        radii: (K,), scaled by the ramp.
+        radii: (K,), scaled by the ramp or curriculum.
         log_weights: logarithms of the probabilities of the radii, (K,); where radius 0 has one too, it comes first,
             (1 + K,). Tensors, so that a captured step can be replayed with others.
         starts: where an attack starts, in [-1, 1] of the ball's radius, (B, ...); None without an attack.
@@ -88,6 +88,22 @@ class Likelihood:
         Models that do can be trained as one.
         """
         return self
+
+    @property
+    def regularized(self) -> bool:
+        """Whether ``penalty`` is to be added to the loss."""
+        return False
+
+    def penalty(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Tensor:
+        """Return what is added to the mean loss on the way to this likelihood, 0-d; 0 at full radii.
+
+        Args:
+            graph: the network.
+            params: parameters and buffers of one weight sample.
+            batch: data.
+            noise: from ``draw``.
+        """
+        return batch.inputs.new_zeros(())
 
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
         """Draw the noise of one step.

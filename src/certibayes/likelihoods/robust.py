@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,11 +17,13 @@ from torch import Tensor
 from certibayes.bounds import IDEAL, Box, Rounding, TrainingPass, point_and_box
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
+from certibayes.likelihoods._regularizers import bound_penalty, require_relu_layers
 from certibayes.likelihoods._settings import short_repr
 from certibayes.likelihoods.adversaries import Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs
+from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum, as_curriculum, require_ramp
 from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
-from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
+from certibayes.likelihoods.ramp import LinearRamp, Ramp
 from certibayes.networks import Graph, Network, Params
 from certibayes.networks.batch_norm import clean_pass, normalizes_by_batch
 from certibayes.regions import Domain, InputRegion, as_domain, as_radius, domain_to_json, require_domain
@@ -35,17 +37,24 @@ class RobustLikelihood(Likelihood):
         p_eps: distribution of the radius.
         adversary: what stands for the worst input.
         domain: values an input can take; None for no limit.
-        ramp: scales the radii while training; None for full radii from the start.
+        ramp: a ramp of the radii while training, or a curriculum for radii and lam; None for the likelihood as it is
+            from the start.
     """
+
+    ramp_to_eps: ClassVar[Curriculum | Ramp] = LinearRamp(0.0, 0.5)
+    """The ramp that is taken where ``eps`` is given and no other is asked for."""
 
     p_eps: RadiusDistribution
     adversary: Adversary
     domain: Domain
-    ramp: LinearRamp | None
+    ramp: Curriculum | Ramp | None
 
-    def __init__(self, p_eps: RadiusDistribution, adversary: Adversary, domain: Any, ramp: LinearRamp | None) -> None:
+    def __init__(
+        self, p_eps: RadiusDistribution, adversary: Adversary, domain: Any, ramp: Curriculum | Ramp | None
+    ) -> None:
         _require_adversary(adversary)
-        _require_ramp(ramp)
+        require_ramp(ramp)
+        as_curriculum(ramp).require_fits(p_eps)
         values = {"p_eps": p_eps, "adversary": adversary, "domain": as_domain(domain), "ramp": ramp}
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -58,19 +67,40 @@ class RobustLikelihood(Likelihood):
     @property
     def program(self) -> Any:
         """See the base class: radii, their weights and their ramp are all in the noise."""
-        return (type(self), self.adversary, domain_to_json(self.domain), self.p_eps.clean > 0.0)
+        way = self.curriculum
+        penalty = (self.p_eps, way.tightness, way.balance) if self.regularized else None
+        return (type(self), self.adversary, domain_to_json(self.domain), self.p_eps.clean > 0.0, penalty)
+
+    @property
+    def curriculum(self) -> Curriculum:
+        """How training comes to this likelihood, also where that is a ramp alone, or nothing."""
+        return as_curriculum(self.ramp)
+
+    @classmethod
+    def chosen_ramp(cls, ramp: Any, given: RadiusDistribution | float | None) -> Any:
+        """Return the ramp that a user means: by default one that depends on whether a radius was ``given`` or p_eps."""
+        if ramp != DEFAULT_RAMP:
+            return ramp
+        return LinearRamp() if given is None or isinstance(given, RadiusDistribution) else cls.ramp_to_eps
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
         require_domain(batch.inputs, self.domain)
+        if self.regularized:
+            require_relu_layers(graph)
 
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
-        """Draw radii at this point of the ramp and, where an attack needs them, its starts."""
-        nodes = self.p_eps.nodes(generator)
-        scale = 1.0 if self.ramp is None else self.ramp(progress)
+        """Draw radii and their weights at this point of the curriculum and, where an attack needs them, its starts."""
+        curriculum = self.curriculum
+        p_eps = curriculum.distribution(self.p_eps, progress)
+        nodes = p_eps.nodes(generator)
+        scale = curriculum.radius_factor(progress)
         log_weights = nodes.log_weights
         if self.p_eps.clean > 0.0:
-            log_weights = torch.cat([log_weights.new_tensor([math.log(self.p_eps.clean)]), log_weights])
+            # The clean pass is made for the sake of the final lam. While lam is 0 its weight is log 0, as a number and
+            # not as another course of the computation, so that a step can be replayed with other weights.
+            log_clean = math.log(p_eps.clean) if p_eps.clean > 0.0 else -math.inf
+            log_weights = torch.cat([log_weights.new_tensor([log_clean]), log_weights])
         starts = None
         if self.adversary.needs_starts:
             # Drawn on the CPU, so that a run gives the same numbers on every device.
@@ -160,6 +190,25 @@ class RobustLikelihood(Likelihood):
         network = Network(graph, dict(params), dict(buffers))
         return closed_form_gradients(head, network, *self._sent(batch, noise))
 
+    @property
+    def regularized(self) -> bool:
+        """See the base class: by what the curriculum asks for, as long as there is a radius that grows."""
+        return self.curriculum.regularized and self.p_eps.clean < 1.0
+
+    def penalty(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Tensor:
+        """See the base class: regularizers of the bounds, by what the radius lacks of its full value.
+
+        Its factor 1 - radius / eta is exactly 0 once the radius has grown.
+        """
+        assert isinstance(self.p_eps, TwoPoint)
+        radius, curriculum = noise.radii[0], self.curriculum
+        if normalizes_by_batch(graph):
+            params = clean_pass(graph, params, batch.inputs).params
+        box = self._region(batch.inputs, radius).ideal_box()
+        rounding = self.adversary.box_rounding or IDEAL
+        penalty = bound_penalty(graph, params, box, rounding, curriculum.tightness, curriculum.balance)
+        return (1.0 - radius / self.p_eps.eta).clamp(min=0.0) * penalty
+
     def _region(self, inputs: Tensor, radius: Tensor) -> InputRegion:
         return InputRegion(inputs, radius, domain=self.domain)
 
@@ -175,13 +224,13 @@ class RobustLikelihood(Likelihood):
             "p_eps": self.p_eps.describe(),
             "adversary": self.adversary.describe(),
             "domain": domain_to_json(self.domain),
-            "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
+            "ramp": None if self.ramp is None else self.ramp.describe(),
         }
 
     def __repr__(self) -> str:
         """Return the settings that are not at their defaults, the radius as ``eps`` where that says all."""
         made_by_eps = self.eps is not None and self.p_eps == TwoPoint.for_radius(self.eps)
-        default = chosen_ramp(DEFAULT_RAMP, self.eps if made_by_eps else self.p_eps)
+        default = self.chosen_ramp(DEFAULT_RAMP, self.eps if made_by_eps else self.p_eps)
         return short_repr(self, "p_eps" if made_by_eps else "eps", *(("ramp",) if self.ramp == default else ()))
 
 
@@ -218,8 +267,3 @@ def _require_adversary(adversary: Any) -> None:
         raise InvalidInput(f"adversary is the class {adversary.__name__}; pass an instance: {adversary.__name__}().")
     if not isinstance(adversary, Adversary):
         raise InvalidInput(f"adversary must be IBP(), CROWNIBP() or PGD() of certibayes itself, got {adversary!r}.")
-
-
-def _require_ramp(ramp: Any) -> None:
-    if ramp is not None and not isinstance(ramp, LinearRamp):
-        raise InvalidInput(f"ramp must be LinearRamp(start, end), or None for full radii from the start, got {ramp!r}.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -20,8 +20,9 @@ from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch
 from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
+from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum
 from certibayes.likelihoods.radius import RadiusDistribution
-from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
+from certibayes.likelihoods.ramp import Ramp
 from certibayes.likelihoods.robust import RobustLikelihood, radius_distribution
 from certibayes.networks import Graph, Params
 from certibayes.support.checks import require_labels
@@ -36,19 +37,22 @@ class RobustCategorical(RobustLikelihood):
         adversary: ``IBP()``, ``IBP(margins=True)``, ``CROWNIBP()`` or ``PGD()``.
         domain: values an input can take, two numbers or, where features differ, tensors (1, *shape); balls are
             intersected with it. None for no limit.
-        ramp: scales the radii while training; None for full radii from the start. By default radii grow over the first
-            half of training where ``eps`` is given, so that what is collected later was made at the full radius, and
-            over all of it, as in the paper, where ``p_eps`` is.
+        ramp: how training comes to this likelihood; None for the likelihood as it is from the start. By default, where
+            ``eps`` is given, a ``Curriculum()``: radii grow while lam is 0, then lam is raised, and by half of training
+            the likelihood is the one that was asked for, so that what is collected later belongs to it. Where ``p_eps``
+            is given, radii grow linearly over all of training and lam is constant, as in the paper.
         eps: the radius that is to be certified, instead of ``p_eps``: ``TwoPoint.for_radius(eps)``, which trains with
             1.1 times that. None where ``p_eps`` was not made for a radius.
     """
+
+    ramp_to_eps: ClassVar[Curriculum | Ramp] = Curriculum()
 
     def __init__(
         self,
         p_eps: RadiusDistribution | float | None = None,
         adversary: Adversary = IBP(),  # noqa: B008 - frozen
         domain: Any = (0.0, 1.0),
-        ramp: LinearRamp | str | None = DEFAULT_RAMP,
+        ramp: Curriculum | Ramp | str | None = DEFAULT_RAMP,
         *,
         eps: float | None = None,
     ) -> None:
@@ -58,7 +62,7 @@ class RobustCategorical(RobustLikelihood):
                 "a robust likelihood needs a radius: RobustCategorical(eps=0.1) to certify radius 0.1, or any "
                 "distribution of radii, RobustCategorical(p_eps=TwoPoint(eta=0.11, lam=0.25))."
             )
-        super().__init__(distribution, adversary, domain, chosen_ramp(ramp, p_eps if eps is None else eps))
+        super().__init__(distribution, adversary, domain, self.chosen_ramp(ramp, p_eps if eps is None else eps))
 
     @property
     def bounded(self) -> bool:

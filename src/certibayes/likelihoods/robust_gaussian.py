@@ -22,8 +22,9 @@ from certibayes.bounds import Box
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
 from certibayes.likelihoods.base import Batch
+from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum
 from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
-from certibayes.likelihoods.ramp import DEFAULT_RAMP, LinearRamp, chosen_ramp
+from certibayes.likelihoods.ramp import Ramp
 from certibayes.likelihoods.robust import RobustLikelihood, radius_distribution
 from certibayes.networks import Graph, Params
 
@@ -40,7 +41,8 @@ class RobustGaussian(RobustLikelihood):
         p_eps: distribution of the radius; a number stands for ``eps``. By default all radii are 0.
         adversary: ``IBP()``, ``CROWNIBP()`` or ``PGD()``.
         domain: values an input can take, or None; as in ``RobustCategorical``.
-        ramp: scales the radii while training; as in ``RobustCategorical``.
+        ramp: how training comes to this likelihood; as in ``RobustCategorical``, but by default lam is constant, and
+            radii grow linearly over half of training where ``eps`` is given: there is no worst case to be given up.
         eps: the radius that is to be certified, instead of ``p_eps``; as in ``RobustCategorical``.
     """
 
@@ -52,7 +54,7 @@ class RobustGaussian(RobustLikelihood):
         p_eps: RadiusDistribution | float | None = None,
         adversary: Adversary = IBP(),  # noqa: B008 - frozen
         domain: Any = None,
-        ramp: LinearRamp | str | None = DEFAULT_RAMP,
+        ramp: Curriculum | Ramp | str | None = DEFAULT_RAMP,
         *,
         eps: float | None = None,
     ) -> None:
@@ -68,7 +70,7 @@ class RobustGaussian(RobustLikelihood):
             radius_distribution(p_eps, eps) or TwoPoint(0.0),
             adversary,
             domain,
-            chosen_ramp(ramp, p_eps if eps is None else eps),
+            self.chosen_ramp(ramp, p_eps if eps is None else eps),
         )
 
     @property

@@ -2,15 +2,20 @@
 
 from certibayes.networks.architectures import (
     BY_NAME,
+    INITIALIZATIONS,
+    NORMED,
     build,
+    cnn5,
     cnn7,
     cnn_medium,
     cnn_small,
     mlp,
     paper_cifar,
     paper_cifar_supplement,
+    resnet_small,
 )
 from certibayes.networks.graph import INPUT, Graph, Node, Params
+from certibayes.networks.initialization import init_interval_aware
 from certibayes.networks.lowering import Lowered, lower_function, lower_module
 from certibayes.networks.normalize import Normalize
 from certibayes.networks.operations import Operation
@@ -19,7 +24,9 @@ from certibayes.support.arithmetic import direct_sums
 
 __all__ = [
     "BY_NAME",
+    "INITIALIZATIONS",
     "INPUT",
+    "NORMED",
     "Graph",
     "Lowered",
     "Network",
@@ -28,16 +35,19 @@ __all__ = [
     "Operation",
     "Params",
     "build",
+    "cnn5",
     "cnn7",
     "cnn_medium",
     "cnn_small",
     "direct_sums",
     "infer_input_shape",
+    "init_interval_aware",
     "lower_function",
     "lower_module",
     "mlp",
     "paper_cifar",
     "paper_cifar_supplement",
+    "resnet_small",
     "supported_layers",
     "trace",
 ]
