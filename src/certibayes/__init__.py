@@ -44,10 +44,14 @@ from certibayes.inference import (
     fit,
 )
 from certibayes.likelihoods import (
+    CCIBP,
     CROWNIBP,
     IBP,
+    MTLIBP,
     PGD,
+    SABR,
     Categorical,
+    ExpIBP,
     Exponential,
     Likelihood,
     LinearRamp,
@@ -71,12 +75,15 @@ from certibayes.statistical import posterior_predictive_bounds, robust_probabili
 
 __all__ = [
     "BBB",
+    "CCIBP",
     "CROWNIBP",
     "HMC",
     "IBP",
     "IVON",
     "MAP",
+    "MTLIBP",
     "PGD",
+    "SABR",
     "SGHMC",
     "SWAG",
     "VOGN",
@@ -92,6 +99,7 @@ __all__ = [
     "Diagnostics",
     "DiagonalGaussian",
     "Elided",
+    "ExpIBP",
     "Exponential",
     "GaussianPrior",
     "Joint",

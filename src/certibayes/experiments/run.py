@@ -70,6 +70,7 @@ def train(  # noqa: PLR0913 - public
         "batch_size": spec.batch_size,
         "seed": spec.seed,
         "validation": spec.validation or None,
+        "augment": spec.augment,
         "device": device,
         "progress": progress,
         "checkpoint_every": checkpoint_every,

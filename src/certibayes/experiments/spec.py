@@ -9,17 +9,15 @@ from typing import Any
 
 from torch import nn
 
-from certibayes.data import DataSet, is_regression
+from certibayes.data import DataSet, as_augmentations, is_regression
 from certibayes.errors import InvalidInput
+from certibayes.experiments._adversary import NAMES, make_adversary, settings_of_adversary
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
 from certibayes.inference.fit import HELD_OUT
 from certibayes.inference.temperature import default_temperature
 from certibayes.likelihoods import (
-    CROWNIBP,
-    IBP,
     LIKELIHOODS,
-    PGD,
     Adversary,
     Categorical,
     Exponential,
@@ -34,9 +32,6 @@ from certibayes.likelihoods import (
 from certibayes.networks import BY_NAME, build
 from certibayes.regions import require_radius, require_radius_within
 from certibayes.support.names import nearest, unknown_name
-
-BOUNDED = ("ibp", "crown-ibp")
-"""Those that take the worst case from bounds."""
 
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
@@ -73,12 +68,19 @@ class TrainSpec:
         architecture: name of the network.
         hidden: numbers of units in the hidden layers of an ``mlp``.
         likelihood: kind of likelihood; ``ibp`` and the costlier ``crown-ibp`` can be certified, ``pgd`` is adversarial
-            training.
+            training; ``sabr``, ``cc-ibp``, ``mtl-ibp`` and ``exp-ibp`` lie between attack and bound.
         eps: radius to be certified, such as 0.1 or 8/255; training uses 1.1 times that.
         lam: weight of the clean term (two-point).
         radius: distribution of the radius in the robust likelihood.
         quadrature: nodes of a continuous distribution of the radius.
         margins: fold the last layer into class margins (ibp).
+        alpha: weight of the bound beside the attack, from 0 to 1 (cc-ibp, mtl-ibp, exp-ibp); by default 0.5.
+        box_fraction: radius of the box around the attacked input, as a fraction of the ball's (sabr); by default 0.4.
+        attack_steps: steps of the attack (pgd, sabr, cc-ibp, mtl-ibp, exp-ibp); by default 10 for pgd, 8 for sabr, else
+            1.
+        attack_step_size: length of such a step, relative to the radius; by default 0.25, or 10 where there is only one
+            step.
+        attack_scale: radius of the attack, relative to that of the bound (cc-ibp, mtl-ibp, exp-ibp); by default 1.
         ramp: fraction of training over which the radius grows; of the start, where there is one. By default 0.5, or
             less where the algorithm collects earlier iterates (sghmc).
         noise_std: observation noise, for regression.
@@ -92,12 +94,14 @@ class TrainSpec:
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples per step.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
-            training data. By default 1, or colder where bounds (ibp, crown-ibp) could prove nothing at 1: 0.1 for
-            sghmc, 0.01 for vogn, noisy-adam and laplace.
+            training data. By default 1, or colder where bounds (any likelihood but standard and pgd) could prove
+            nothing at 1: 0.1 for sghmc, 0.01 for vogn, noisy-adam and laplace.
         start_epochs: epochs of gradient descent that lead to the point the algorithm starts from; by default 10 for
             hmc and 0 for the others.
         start_lr: learning rate of that gradient descent.
         validation: fraction of the training data to hold out and report on; 0 for none.
+        augment: how training images are changed at random, such as ``flip,crop:2`` for mirrored images, moved by up to
+            2 pixels; by default not at all.
         seed: seed of network, data order and inference.
         settings: hyperparameters of the algorithm beside ``lr``, by name.
     """
@@ -111,6 +115,11 @@ class TrainSpec:
     radius: str = "two-point"
     quadrature: int = 8
     margins: bool = False
+    alpha: float | None = None
+    box_fraction: float | None = None
+    attack_steps: int | None = None
+    attack_step_size: float | None = None
+    attack_scale: float | None = None
     ramp: float | None = None
     noise_std: float = 0.7
     variance_scale: float = GaussianPrior.variance_scale
@@ -125,6 +134,7 @@ class TrainSpec:
     start_epochs: int | None = None
     start_lr: float = 0.1
     validation: float = 0.0
+    augment: str | None = None
     seed: int = 0
     # Left out of the hash, since a dictionary has none; equal specs still have equal hashes.
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -152,7 +162,8 @@ class TrainSpec:
         if self.start_epochs is not None and self.start_epochs < 0:
             raise InvalidInput(f"start_epochs must not be negative, got {self.start_epochs}.")
         # Wrong hyperparameters are refused now, before a run has left its first files.
-        self.make_algorithm(), self.make_schedule(), self.make_radius()
+        self.make_algorithm(), self.make_schedule(), self.make_radius(), self.make_adversary()
+        as_augmentations(self.augment)
 
     @property
     def _kind(self) -> type[Algorithm[Any]]:
@@ -188,6 +199,7 @@ class TrainSpec:
         algorithm, schedule = self.make_algorithm(), self.make_schedule()
         return replace(
             self,
+            **settings_of_adversary(self.make_adversary()),
             lr=algorithm.lr,
             schedule=schedule.kind,
             warmup=schedule.warmup,
@@ -219,13 +231,17 @@ class TrainSpec:
         family = Rayleigh if self.radius == "rayleigh" else Exponential
         return family.for_radius(self.eps, quadrature=self.quadrature)
 
+    def make_adversary(self) -> Adversary:
+        """Make the adversary, with its own settings unless others are given."""
+        given = {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
+        return make_adversary(self.likelihood, self.margins, given)
+
     def make_likelihood(self, data: DataSet, ramped: bool = True) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
         radius = self.make_radius()
         if self.likelihood != "standard":
             require_radius_within(data.domain, self.eps)
-        adversaries: dict[str, Adversary] = {"pgd": PGD(), "crown-ibp": CROWNIBP()}
-        adversary = adversaries.get(self.likelihood, IBP(self.margins))
+        adversary = self.make_adversary()
         fraction = self.resolved().ramp
         ramp = LinearRamp(0.0, fraction) if ramped and fraction else None
         if not data.classes:
@@ -241,8 +257,8 @@ class TrainSpec:
 
     def default_temperature(self) -> float:
         """Return the temperature that is taken where none is given."""
-        bounded = self.likelihood in BOUNDED and not is_regression(self.dataset) and self.make_radius().clean < 1.0
-        return default_temperature(self.make_algorithm(), bounded)
+        uses_bounds = self.make_adversary().uses_bounds and not is_regression(self.dataset)
+        return default_temperature(self.make_algorithm(), uses_bounds and self.make_radius().clean < 1.0)
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""

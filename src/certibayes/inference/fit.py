@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from certibayes.data import DataSet
+from certibayes.data import Augmentation, DataSet, as_augmentations
+from certibayes.inference._augmented import augmented
 from certibayes.inference._batches import Data, Pair, digest_of, source_of, split_off, validation_pair, whole
 from certibayes.inference._border import (
     callbacks_of,
@@ -56,6 +57,7 @@ def fit(  # noqa: PLR0913 - public
     temperature: float | str | Sequence[float] | None = None,
     schedule: Schedule | None = None,
     validation: float | Pair | None = None,
+    augment: Augmentation | Sequence[Augmentation] | str | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
     callbacks: Iterable[Callback] = (),
@@ -90,6 +92,10 @@ def fit(  # noqa: PLR0913 - public
         validation: a fraction of the training tensors to hold out, or data of its own. The state is evaluated on it
             after each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a
             temperature is to be chosen and nothing else is said.
+        augment: how training images are changed at random: ``certibayes.data.RandomFlip()``,
+            ``certibayes.data.RandomCrop(padding=2)``, a list of them, or ``"flip,crop:2"``. Every batch is changed
+            anew; validation, statistics of batch norm and curvature at the end are about the images as they are, and
+            the number N of examples stays theirs. Not for methods that take all data at once (HMC).
         device: where to train; by default where the network is.
         precision: ``"highest"``, or ``"high"`` if products on a GPU may round their factors to TF32, which is faster.
             For training alone: predictors and certificates never do.
@@ -138,6 +144,8 @@ def fit(  # noqa: PLR0913 - public
         train, held = split_off(train, validation, derived_seed(seed, "validation"))
     placement = placement_of(net, device)
     source = source_of(train, batch_size, placement)
+    augmentations = as_augmentations(augment)
+    source = augmented(source, augmentations, domain, algorithm.full_batch)
     if algorithm.full_batch:
         source = whole(source)
     example = source.example()
@@ -173,6 +181,7 @@ def fit(  # noqa: PLR0913 - public
         "precision": precision,
         "data": source.fingerprint(),
         "validation": None if held is None else digest_of(held),
+        **({"augment": [each.describe() for each in augmentations]} if augmentations else {}),
         "task": "regression" if example.targets.is_floating_point() else "classification",
         "domain": domain_to_json(domain),
         **({"frozen": list(network.frozen)} if network.frozen else {}),

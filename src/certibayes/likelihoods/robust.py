@@ -75,12 +75,12 @@ class RobustLikelihood(Likelihood):
         """Make a clean pass, if radius 0 has any probability, and one pass of the adversary for each other radius."""
         rounding = self.adversary.box_rounding
         if rounding is not None and self.p_eps.clean > 0.0 and len(noise.radii) == 1:
-            box = self._region(batch.inputs, noise.radii[0]).ideal_box()
+            box = self._box(graph, params, batch, noise)
             point, bounded = point_and_box(graph, params, batch.inputs, box, rounding)
             return Outputs(point, [self.worst_in_box(bounded, batch.targets)])
         model = Model(graph, params)
         clean = model(batch.inputs) if self.p_eps.clean > 0.0 else None
-        threats = [Threat(self._region(batch.inputs, radius), noise.starts) for radius in noise.radii]
+        threats = [self._threat(batch, noise, radius) for radius in noise.radii]
         return Outputs(clean, [self.worst_outputs(model, threat, batch.targets) for threat in threats])
 
     def worst_outputs(self, model: Model, threat: Threat, targets: Tensor) -> Any:
@@ -108,12 +108,16 @@ class RobustLikelihood(Likelihood):
             head,
             Network(graph, dict(params), dict(buffers)),
             batch.inputs if self.p_eps.clean > 0.0 else None,
-            self._region(batch.inputs, noise.radii[0]).ideal_box() if one_box else None,
+            self._box(graph, {**buffers, **params}, batch, noise) if one_box else None,
             rounding or IDEAL,
         )
 
-    def _region(self, inputs: Tensor, radius: Tensor) -> InputRegion:
-        return InputRegion(inputs, radius, domain=self.domain)
+    def _threat(self, batch: Batch, noise: Noise, radius: Tensor) -> Threat:
+        return Threat(InputRegion(batch.inputs, radius, domain=self.domain), noise.starts)
+
+    def _box(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Box:
+        """Return the inputs of the one interval pass, where the adversary makes no other."""
+        return self.adversary.box(Model(graph, params), self._threat(batch, noise, noise.radii[0]), batch.targets)
 
     def smoothed(self, tau: float) -> Self:
         """See the base class."""
@@ -126,6 +130,7 @@ class RobustLikelihood(Likelihood):
             "eps": self.eps,
             "p_eps": self.p_eps.describe(),
             "adversary": self.adversary.describe(),
+            "lower_bound": self.adversary.is_bound,
             "domain": domain_to_json(self.domain),
             "ramp": None if self.ramp is None else [self.ramp.start, self.ramp.end],
         }
@@ -169,7 +174,10 @@ def _require_adversary(adversary: Any) -> None:
     if isinstance(adversary, type) and issubclass(adversary, Adversary):
         raise InvalidInput(f"adversary is the class {adversary.__name__}; pass an instance: {adversary.__name__}().")
     if not isinstance(adversary, Adversary):
-        raise InvalidInput(f"adversary must be IBP(), CROWNIBP() or PGD() of certibayes itself, got {adversary!r}.")
+        raise InvalidInput(
+            "adversary must be IBP(), CROWNIBP() or PGD() of certibayes itself, or what lies between: SABR(), CCIBP(), "
+            f"MTLIBP() or ExpIBP(); got {adversary!r}."
+        )
 
 
 def _require_ramp(ramp: Any) -> None:

@@ -70,6 +70,11 @@ class RobustGaussian(RobustLikelihood):
             domain,
             chosen_ramp(ramp, p_eps if eps is None else eps),
         )
+        if not adversary.for_regression:
+            raise InvalidInput(
+                f"{adversary} is an adversary for classification: it speaks of labels. For regression take IBP(), "
+                "CROWNIBP() or PGD()."
+            )
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
