@@ -51,6 +51,17 @@ def test_flags_reach_the_algorithm(tmp_path):
     assert cb.load(tmp_path).metadata["algorithm"]["betas"] == [0.8, 0.9]
 
 
+def test_flags_reach_the_adversary_and_the_augmentation(tmp_path):
+    flags = ["--likelihood", "sabr", "--box-fraction", 0.2, "--attack-steps", 1, "--attack-step-size", 10]
+    spec = trained(tmp_path, "--algorithm", "map", *flags, "--augment", "crop:1")
+    assert spec["box_fraction"] == 0.2 and spec["alpha"] is None
+    metadata = cb.load(tmp_path).metadata
+    adversary = cb.SABR(0.2, cb.PGD(steps=1, step_size=10.0))
+    assert metadata["likelihood"]["adversary"] == adversary.describe()
+    assert metadata["likelihood"]["lower_bound"] is False
+    assert metadata["augment"] == [{"name": "RandomCrop", "padding": 1, "fill": 0.0}]
+
+
 def test_flags_win_over_the_file_and_the_run_can_be_repeated(tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('algorithm = "swag"\nseed = 4\nmargins = true\n[settings]\nevery = 5\nrank = 3\n')

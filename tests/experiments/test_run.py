@@ -43,8 +43,9 @@ def break_at(monkeypatch, algorithm, step):
         TrainSpec(settings={"betas": (0.8, 0.9)}, **TINY),
         TrainSpec(radius="rayleigh", quadrature=2, temperature=0.1, **TINY),
         TrainSpec(**STARTED),
+        TrainSpec(algorithm="map", likelihood="mtl-ibp", alpha=0.2, augment="flip,crop:1", **TINY),
     ],
-    ids=["hyperparameters", "rayleigh", "start"],
+    ids=["hyperparameters", "rayleigh", "start", "mixture, augmented"],
 )
 def test_a_run_is_repeated_from_its_toml(spec, tmp_path):
     first = train(spec, tmp_path / "a", progress=False)

@@ -65,10 +65,12 @@ def test_the_temperature_is_chosen_on_held_out_data():
         ({"algorithm": "swag"}, 1.0),
         ({"algorithm": "vogn"}, 0.01),
         ({"algorithm": "vogn", "likelihood": "crown-ibp"}, 0.01),
+        ({"algorithm": "vogn", "likelihood": "mtl-ibp"}, 0.01),
         ({"algorithm": "vogn", "temperature": 1.0}, 1.0),
         # Nothing is bounded.
         ({"algorithm": "vogn", "likelihood": "standard"}, 1.0),
         ({"algorithm": "vogn", "likelihood": "pgd"}, 1.0),
+        ({"algorithm": "vogn", "likelihood": "mtl-ibp", "alpha": 0.0}, 1.0),
         ({"algorithm": "vogn", "eps": 0.0}, 1.0),
         ({"algorithm": "vogn", "lam": 1.0}, 1.0),
         # Regression has no classes to lose.

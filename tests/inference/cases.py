@@ -32,6 +32,8 @@ CLASSIFICATION = {
     "crown-ibp": cb.RobustCategorical(cb.TwoPoint(0.1), CROWNIBP()),
     "pgd": cb.RobustCategorical(cb.TwoPoint(0.1), cb.PGD(steps=2)),
     "rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
+    "sabr": cb.RobustCategorical(cb.TwoPoint(0.1), cb.SABR(attack=cb.PGD(steps=2), bound=cb.IBP())),
+    "mtl-ibp": cb.RobustCategorical(cb.TwoPoint(0.1), cb.MTLIBP()),
 }
 LIKELIHOODS = {**CLASSIFICATION, "regression": cb.RobustGaussian(0.5, cb.TwoPoint(0.1), domain=(0.0, 1.0))}
 

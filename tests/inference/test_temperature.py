@@ -296,7 +296,8 @@ def test_any_number_will_do(given):
 
 
 @pytest.mark.parametrize(
-    ("likelihood", "temperature"), [("standard", 1.0), ("pgd", 1.0), ("ibp", 0.01), ("crown-ibp", 0.01)]
+    ("likelihood", "temperature"),
+    [("standard", 1.0), ("pgd", 1.0), ("ibp", 0.01), ("crown-ibp", 0.01), ("sabr", 0.01), ("mtl-ibp", 0.01)],
 )
 def test_where_none_is_given_it_is_one_unless_the_likelihood_depends_on_bounds(likelihood, temperature):
     assert fit(LIKELIHOODS[likelihood], algorithm=ALGORITHMS["vogn"]).metadata["temperature"] == temperature

@@ -129,6 +129,12 @@ CLASSIFICATION = {
     "crown-ibp": cb.RobustCategorical(eps=0.1, adversary=cb.CROWNIBP()),
     "pgd": cb.RobustCategorical(eps=0.1, adversary=cb.PGD(steps=2)),
     "rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
+    "sabr": cb.RobustCategorical(eps=0.1, adversary=cb.SABR()),
+    "sabr without margins": cb.RobustCategorical(eps=0.1, adversary=cb.SABR(bound=cb.IBP())),
+    "cc-ibp": cb.RobustCategorical(eps=0.1, adversary=cb.CCIBP()),
+    "mtl-ibp": cb.RobustCategorical(eps=0.1, adversary=cb.MTLIBP()),
+    "mtl-ibp, worst case only": cb.RobustCategorical(cb.TwoPoint(0.1, 0.0), cb.MTLIBP()),
+    "exp-ibp, many radii": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3), cb.ExpIBP()),
 }
 REGRESSION = {
     "standard": cb.RobustGaussian(),

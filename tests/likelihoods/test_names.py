@@ -6,7 +6,15 @@ import certibayes as cb
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import LIKELIHOODS, as_likelihood
 
-ADVERSARIES = {"ibp": cb.IBP(), "crown-ibp": cb.CROWNIBP(), "pgd": cb.PGD()}
+ADVERSARIES = {
+    "ibp": cb.IBP(),
+    "crown-ibp": cb.CROWNIBP(),
+    "pgd": cb.PGD(),
+    "sabr": cb.SABR(),
+    "cc-ibp": cb.CCIBP(),
+    "mtl-ibp": cb.MTLIBP(),
+    "exp-ibp": cb.ExpIBP(),
+}
 
 
 def test_the_names():
@@ -46,6 +54,7 @@ def test_settings_go_to_the_likelihood():
         ("ibp", "cb.RobustCategorical(eps=0.1)"),
         ("crown-ibp", "cb.RobustCategorical(eps=0.1, adversary=cb.CROWNIBP())"),
         ("pgd", "cb.RobustCategorical(eps=0.1, adversary=cb.PGD())"),
+        ("mtl-ibp", "cb.RobustCategorical(eps=0.1, adversary=cb.MTLIBP())"),
     ],
 )
 def test_a_robust_name_without_a_radius_is_refused(name, remedy):

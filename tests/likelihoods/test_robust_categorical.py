@@ -268,6 +268,7 @@ def test_metadata_name_everything_that_matters():
         "eps": None,
         "p_eps": {"name": "TwoPoint", "eta": 0.11, "lam": 0.25},
         "adversary": {"name": "IBP", "margins": True, "smoothing": 0.0},
+        "lower_bound": True,
         "domain": [0.0, 1.0],
         "ramp": None,
     }

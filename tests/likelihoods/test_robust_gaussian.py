@@ -125,6 +125,7 @@ def test_metadata():
         "eps": None,
         "p_eps": {"name": "TwoPoint", "eta": 0.1, "lam": 0.25},
         "adversary": {"name": "IBP", "margins": False, "smoothing": 0.0},
+        "lower_bound": True,
         "domain": None,
         "ramp": {"name": "LinearRamp", "start": 0.0, "end": 1.0, "first": 0.0},
         "noise_std": 0.5,

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from certibayes.networks import batch_norm, trace
-from certibayes.networks.moments import moments
 from certibayes.networks.batch_norm import (
     BITS,
     CHUNK,
@@ -20,6 +19,7 @@ from certibayes.networks.batch_norm import (
     statistics_of,
     training_graph,
 )
+from certibayes.networks.moments import moments
 
 LAYERS = ("1", "4", "7")
 ROUNDING = 2.0 ** (1 - BITS)

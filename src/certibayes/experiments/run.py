@@ -71,6 +71,7 @@ def train(  # noqa: PLR0913 - public
         "clip": spec.clip,
         "seed": spec.seed,
         "validation": spec.validation or None,
+        "augment": spec.augment,
         "device": device,
         "progress": progress,
         "checkpoint_every": checkpoint_every,

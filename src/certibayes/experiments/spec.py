@@ -9,19 +9,16 @@ from typing import Any
 
 from torch import nn
 
-from certibayes.data import DataSet, is_regression
+from certibayes.data import DataSet, as_augmentations, is_regression
 from certibayes.errors import InvalidInput
+from certibayes.experiments._adversary import NAMES, make_adversary, settings_of_adversary
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
-from certibayes.inference.fit import HELD_OUT
 from certibayes.inference.target import BATCH_NORM
-from certibayes.inference.temperature import default_temperature
+from certibayes.inference.temperature import HELD_OUT, default_temperature
 from certibayes.likelihoods import (
-    CROWNIBP,
-    IBP,
     LIKELIHOODS,
     MULTIPLIER,
-    PGD,
     Adversary,
     Categorical,
     Curriculum,
@@ -39,9 +36,6 @@ from certibayes.likelihoods import (
 from certibayes.networks import BY_NAME, INITIALIZATIONS, NORMED, build
 from certibayes.regions import require_radius, require_radius_within
 from certibayes.support.names import nearest, unknown_name
-
-BOUNDED = ("ibp", "crown-ibp")
-"""Those that take the worst case from bounds."""
 
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
@@ -91,7 +85,7 @@ class TrainSpec:
         init: initialization of the weights; by default ``interval``, for interval bounds, for ``cnn5``, ``cnn7`` and
             ``resnet-small``, and torch's own for all others.
         likelihood: kind of likelihood; ``ibp`` and the costlier ``crown-ibp`` can be certified, ``pgd`` is adversarial
-            training.
+            training; ``sabr``, ``cc-ibp``, ``mtl-ibp`` and ``exp-ibp`` lie between attack and bound.
         eps: radius to be certified, such as 0.1 or 8/255.
         multiplier: training uses so many times that radius.
         first_multiplier: the same while the radius grows; it comes to ``multiplier`` while lam rises. By default the
@@ -111,6 +105,13 @@ class TrainSpec:
         tightness: weight of a regularizer that keeps bounds tight while the radius grows (two-point); 0.5 in the
             literature.
         balance: weight of a regularizer that keeps active and inactive units in balance meanwhile; likewise.
+        alpha: weight of the bound beside the attack, from 0 to 1 (cc-ibp, mtl-ibp, exp-ibp); by default 0.5.
+        box_fraction: radius of the box around the attacked input, as a fraction of the ball's (sabr); by default 0.4.
+        attack_steps: steps of the attack (pgd, sabr, cc-ibp, mtl-ibp, exp-ibp); by default 10 for pgd, 8 for sabr, else
+            1.
+        attack_step_size: length of such a step, relative to the radius; by default 0.25, or 10 where there is only one
+            step.
+        attack_scale: radius of the attack, relative to that of the bound (cc-ibp, mtl-ibp, exp-ibp); by default 1.
         noise_std: observation noise, for regression.
         variance_scale: the prior variance is this over fan_in.
         l1: weight of the sum of all weights' magnitudes in the mean loss, as a further part of the prior.
@@ -126,12 +127,14 @@ class TrainSpec:
         batch_norm: where the statistics of batch norm come from in training: ``batch``, from the step's own clean
             inputs, the default; or ``constant``, refreshed between epochs, as vogn and hmc need it.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
-            training data. By default 1, or colder where bounds (ibp, crown-ibp) could prove nothing at 1: 0.1 for
-            sghmc, 0.01 for vogn, noisy-adam and laplace.
+            training data. By default 1, or colder where bounds (any likelihood but standard and pgd) could prove
+            nothing at 1: 0.1 for sghmc, 0.01 for vogn, noisy-adam and laplace.
         start_epochs: epochs of gradient descent that lead to the point the algorithm starts from; by default 10 for
             hmc and 0 for the others.
         start_lr: learning rate of that gradient descent.
         validation: fraction of the training data to hold out and report on; 0 for none.
+        augment: how training images are changed at random, such as ``flip,crop:2`` for mirrored images, moved by up to
+            2 pixels; by default not at all.
         seed: seed of network, data order and inference.
         settings: hyperparameters of the algorithm beside ``lr``, by name.
     """
@@ -150,6 +153,11 @@ class TrainSpec:
     radius: str = "two-point"
     quadrature: int = 8
     margins: bool = False
+    alpha: float | None = None
+    box_fraction: float | None = None
+    attack_steps: int | None = None
+    attack_step_size: float | None = None
+    attack_scale: float | None = None
     ramp: float | None = None
     ramp_start: float = 0.0
     ramp_shape: str | None = None
@@ -172,6 +180,7 @@ class TrainSpec:
     start_epochs: int | None = None
     start_lr: float = 0.1
     validation: float = 0.0
+    augment: str | None = None
     seed: int = 0
     # Left out of the hash, since a dictionary has none; equal specs still have equal hashes.
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -207,6 +216,8 @@ class TrainSpec:
             raise InvalidInput(f"start_epochs must not be negative, got {self.start_epochs}.")
         # Wrong hyperparameters are refused now, before a run has left its first files.
         self.make_algorithm(), self.make_schedule(), self.make_radius(), self.make_ramp(), self.make_prior()
+        self.make_adversary()
+        as_augmentations(self.augment)
 
     @property
     def _kind(self) -> type[Algorithm[Any]]:
@@ -247,6 +258,7 @@ class TrainSpec:
             normalize=normed if self.normalize is None else self.normalize,
             init=INITIALIZATIONS[0 if normed else 1] if self.init is None else self.init,
             first_multiplier=self.multiplier if self.first_multiplier is None else self.first_multiplier,
+            **settings_of_adversary(self.make_adversary()),
             lr=algorithm.lr,
             schedule=schedule.kind,
             warmup=schedule.warmup,
@@ -350,13 +362,17 @@ class TrainSpec:
             self.balance,
         )
 
+    def make_adversary(self) -> Adversary:
+        """Make the adversary, with its own settings unless others are given."""
+        given = {name: getattr(self, name) for name in NAMES if getattr(self, name) is not None}
+        return make_adversary(self.likelihood, self.margins, given)
+
     def make_likelihood(self, data: DataSet, ramped: bool = True) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
         radius = self.make_radius()
         if self.likelihood != "standard":
             require_radius_within(data.domain, self.eps)
-        adversaries: dict[str, Adversary] = {"pgd": PGD(), "crown-ibp": CROWNIBP()}
-        adversary = adversaries.get(self.likelihood, IBP(self.margins))
+        adversary = self.make_adversary()
         ramp = self.make_ramp() if ramped else None
         if not data.classes:
             return RobustGaussian(self.noise_std, radius, adversary, data.domain, ramp)
@@ -371,8 +387,8 @@ class TrainSpec:
 
     def default_temperature(self) -> float:
         """Return the temperature that is taken where none is given."""
-        bounded = self.likelihood in BOUNDED and not is_regression(self.dataset) and self.make_radius().clean < 1.0
-        return default_temperature(self.make_algorithm(), bounded)
+        uses_bounds = self.make_adversary().uses_bounds and not is_regression(self.dataset)
+        return default_temperature(self.make_algorithm(), uses_bounds and self.make_radius().clean < 1.0)
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from certibayes.data import DataSet
+from certibayes.data import Augmentation, DataSet, as_augmentations
+from certibayes.inference._augmented import augmented
 from certibayes.inference._batches import (
     BatchSource,
     Data,
@@ -41,7 +42,7 @@ from certibayes.inference.names import as_algorithm
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
-from certibayes.inference.temperature import Search, candidates_of, default_temperature, predictive_figures
+from certibayes.inference.temperature import HELD_OUT, Search, candidates_of, default_temperature, predictive_figures
 from certibayes.likelihoods import Batch, Categorical, Likelihood, as_likelihood
 from certibayes.networks import Network, trace
 from certibayes.posteriors import Posterior
@@ -49,9 +50,6 @@ from certibayes.prediction import domain_of_all
 from certibayes.regions import domain_to_json
 from certibayes.support.checks import require_finite, whole_number
 from certibayes.support.seeds import derived_seed
-
-HELD_OUT = 0.1
-"""Fraction of the training data on which a temperature is chosen, unless another is given."""
 
 
 class Known:
@@ -190,6 +188,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     precision: str = "highest",
     batch_norm: str | None = None,
     clip: float | None = None,
+    augment: Augmentation | Sequence[Augmentation] | str | None = None,
     callbacks: Iterable[Callback] = (),
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
@@ -222,7 +221,9 @@ def prepare(  # noqa: PLR0913 - what fit takes
     elif validation is not None:
         train, held = split_off(train, validation, derived_seed(seed, "validation"))
     placement = placement_of(net, device)
+    augmentations = as_augmentations(augment)
     source = known.source(train, batch_size, placement, algorithm.full_batch)
+    source = augmented(source, augmentations, domain, algorithm.full_batch)
     example = source.example()
     require_finite(example.inputs, "the training inputs")
     network = known.network(net, example.inputs).with_constants()
@@ -261,6 +262,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
         "precision": precision,
         "data": source.fingerprint(),
         "validation": None if held is None else digest_of(held),
+        **({"augment": [each.describe() for each in augmentations]} if augmentations else {}),
         "task": "regression" if example.targets.is_floating_point() else "classification",
         "domain": domain_to_json(domain),
         **({"frozen": list(network.frozen)} if network.frozen else {}),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from certibayes.data import Augmentation
 from certibayes.inference._batches import Data, Pair
 from certibayes.inference._border import require_progress
 from certibayes.inference._group import trained
@@ -37,6 +38,7 @@ def fit(  # noqa: PLR0913 - public
     schedule: Schedule | None = None,
     clip: float | None = None,
     validation: float | Pair | None = None,
+    augment: Augmentation | Sequence[Augmentation] | str | None = None,
     device: str | torch.device | None = None,
     precision: str = "highest",
     batch_norm: str | None = None,
@@ -74,6 +76,10 @@ def fit(  # noqa: PLR0913 - public
         validation: a fraction of the training tensors to hold out, or data of its own. The state is evaluated on it
             after each epoch, and the posterior's predictor at the end (metadata ``"held_out"``). 0.1 where a
             temperature is to be chosen and nothing else is said.
+        augment: how training images are changed at random: ``certibayes.data.RandomFlip()``,
+            ``certibayes.data.RandomCrop(padding=2)``, a list of them, or ``"flip,crop:2"``. Every batch is changed
+            anew; validation, statistics of batch norm and curvature at the end are about the images as they are, and
+            the number N of examples stays theirs. Not for methods that take all data at once (HMC).
         device: where to train; by default where the network is.
         precision: ``"highest"``, or ``"high"`` if products on a GPU may round their factors to TF32, which is faster.
             For training alone: predictors and certificates never do.
@@ -117,6 +123,7 @@ def fit(  # noqa: PLR0913 - public
         precision=precision,
         batch_norm=batch_norm,
         clip=clip,
+        augment=augment,
         callbacks=callbacks,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,

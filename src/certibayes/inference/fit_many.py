@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from certibayes.data import Augmentation
 from certibayes.errors import CertibayesError, Diverged, InvalidInput
 from certibayes.inference._batches import Data, Pair
 from certibayes.inference._border import callbacks_of, directory_of, require_progress
@@ -39,6 +40,7 @@ OWN = (
     "validation",
     "batch_norm",
     "clip",
+    "augment",
     "callbacks",
 )
 """Arguments of ``fit`` that a run may have of its own."""
@@ -62,6 +64,7 @@ def fit_many(  # noqa: PLR0913 - public
     precision: str = "highest",
     batch_norm: str | None = None,
     clip: float | None = None,
+    augment: Augmentation | Sequence[Augmentation] | str | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | Report = True,
     checkpoint: str | Path | None = None,
@@ -97,7 +100,7 @@ def fit_many(  # noqa: PLR0913 - public
         train: data, of every run that has none of its own.
         runs: for each posterior its own arguments: any of net, train, algorithm, likelihood, prior, epochs, batch_size,
             seed, temperature, schedule, validation, batch_norm, clip,
-            callbacks. ``{}`` takes all from the others.
+            augment, callbacks. ``{}`` takes all from the others.
         algorithm: see ``fit``, as for all that is not explained here.
         likelihood: see ``fit``.
         prior: see ``fit``.
@@ -111,6 +114,7 @@ def fit_many(  # noqa: PLR0913 - public
         precision: see ``fit``.
         batch_norm: see ``fit``.
         clip: see ``fit``.
+        augment: see ``fit``; models with augmented data are trained one after another.
         callbacks: called after each epoch of each model; the record says which, under ``"run"``.
         progress: True for a bar for each group; a function is called with the steps of all groups, and all models of a
             group make a step at once.
@@ -152,6 +156,7 @@ def fit_many(  # noqa: PLR0913 - public
         "validation": validation,
         "batch_norm": batch_norm,
         "clip": clip,
+        "augment": augment,
         "callbacks": callbacks,
     }
     fixed = {"device": device, "precision": precision, "checkpoint_every": checkpoint_every, "known": Known()}

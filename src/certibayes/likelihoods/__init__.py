@@ -1,10 +1,10 @@
 """p_eps, its path through training, and the robust likelihood: network passes and a pure head."""
 
-from certibayes.likelihoods.adversaries import CROWNIBP, IBP, PGD, Adversary, Model, Threat
+from certibayes.likelihoods.adversaries import CCIBP, CROWNIBP, IBP, MTLIBP, PGD, SABR, Adversary, ExpIBP, Model, Threat
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs, per_example_gradients
 from certibayes.likelihoods.categorical import Categorical
 from certibayes.likelihoods.curriculum import Curriculum
-from certibayes.likelihoods.names import LIKELIHOODS, as_likelihood
+from certibayes.likelihoods.names import ADVERSARIES, LIKELIHOODS, as_likelihood
 from certibayes.likelihoods.radius import MULTIPLIER, Exponential, Quantiles, RadiusDistribution, Rayleigh, TwoPoint
 from certibayes.likelihoods.ramp import LinearRamp, Ramp, SmoothRamp
 from certibayes.likelihoods.robust import RobustLikelihood
@@ -12,15 +12,20 @@ from certibayes.likelihoods.robust_categorical import RobustCategorical
 from certibayes.likelihoods.robust_gaussian import RobustGaussian
 
 __all__ = [
+    "ADVERSARIES",
+    "CCIBP",
     "CROWNIBP",
     "IBP",
     "LIKELIHOODS",
+    "MTLIBP",
     "MULTIPLIER",
     "PGD",
+    "SABR",
     "Adversary",
     "Batch",
     "Categorical",
     "Curriculum",
+    "ExpIBP",
     "Exponential",
     "Gradients",
     "Likelihood",

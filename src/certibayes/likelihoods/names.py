@@ -6,13 +6,21 @@ import difflib
 from typing import Any
 
 from certibayes.errors import InvalidInput
-from certibayes.likelihoods.adversaries import CROWNIBP, IBP, PGD, Adversary
+from certibayes.likelihoods.adversaries import CCIBP, CROWNIBP, IBP, MTLIBP, PGD, SABR, Adversary, ExpIBP
 from certibayes.likelihoods.base import Likelihood
 from certibayes.likelihoods.categorical import Categorical
 from certibayes.likelihoods.robust_categorical import RobustCategorical
 
 STANDARD = "standard"
-ADVERSARIES: dict[str, Adversary] = {"ibp": IBP(), "crown-ibp": CROWNIBP(), "pgd": PGD()}
+ADVERSARIES: dict[str, Adversary] = {
+    "ibp": IBP(),
+    "crown-ibp": CROWNIBP(),
+    "pgd": PGD(),
+    "sabr": SABR(),
+    "cc-ibp": CCIBP(),
+    "mtl-ibp": MTLIBP(),
+    "exp-ibp": ExpIBP(),
+}
 LIKELIHOODS = (STANDARD, *ADVERSARIES)
 """Names that ``as_likelihood`` knows."""
 
@@ -21,7 +29,8 @@ def as_likelihood(value: Likelihood | str, eps: float | None = None, **settings:
     """Return the likelihood that a user means; for classification, where it is given by name.
 
     Args:
-        value: a likelihood, which stays as it is; or ``"standard"``, ``"ibp"``, ``"crown-ibp"`` or ``"pgd"``.
+        value: a likelihood, which stays as it is; or ``"standard"``, ``"ibp"``, ``"crown-ibp"``, ``"pgd"``,
+            ``"sabr"``, ``"cc-ibp"``, ``"mtl-ibp"`` or ``"exp-ibp"``.
         eps: the radius that is to be certified. Robust names need it, nothing else does.
         settings: of ``RobustCategorical``, for robust names.
 

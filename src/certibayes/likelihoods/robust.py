@@ -115,14 +115,14 @@ class RobustLikelihood(Likelihood):
         rounding, weighs = self.adversary.box_rounding, self.p_eps.clean > 0.0
         needs_clean = weighs or normalizes_by_batch(graph)
         if rounding is not None and needs_clean and len(noise.radii) == 1:
-            box = self._region(batch.inputs, noise.radii[0]).ideal_box()
+            box = self._box(graph, params, batch, noise)
             point, bounded = point_and_box(graph, params, batch.inputs, box, rounding)
             return Outputs(point if weighs else None, [self.worst_in_box(bounded, batch.targets)])
         clean: Tensor | None = None
         if needs_clean:
             clean, params = clean_pass(graph, params, batch.inputs)
         model, clean = Model(graph, params), clean if weighs else None
-        threats = [Threat(self._region(batch.inputs, radius), noise.starts) for radius in noise.radii]
+        threats = [self._threat(batch, noise, radius) for radius in noise.radii]
         return Outputs(clean, [self.worst_outputs(model, threat, batch.targets) for threat in threats])
 
     def worst_outputs(self, model: Model, threat: Threat, targets: Tensor) -> Any:
@@ -141,7 +141,7 @@ class RobustLikelihood(Likelihood):
         hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
         if hidden or not self._is_one_box(noise):
             return super().value_and_grad(graph, params, buffers, batch, noise, scale)
-        passes = TrainingPass(graph, params, buffers, *self._sent(batch, noise))
+        passes = TrainingPass(graph, params, buffers, *self._sent(graph, {**buffers, **params}, batch, noise))
         values, derivative = self.log_p_and_derivative(passes.output, batch.targets, noise.log_weights, scale)
         return values, passes.gradient(derivative)
 
@@ -150,10 +150,12 @@ class RobustLikelihood(Likelihood):
         boxed = len(noise.radii) == 0 or (len(noise.radii) == 1 and self.adversary.box_rounding is not None)
         return boxed and self.keeps(RobustLikelihood, "log_likelihood", "passes")
 
-    def _sent(self, batch: Batch, noise: Noise) -> tuple[Tensor | None, Box | None, Rounding]:
+    def _sent(
+        self, graph: Graph, params: Params, batch: Batch, noise: Noise
+    ) -> tuple[Tensor | None, Box | None, Rounding]:
         """Return the inputs of the clean pass, the box, None where a pass is not made, and the box's arithmetic."""
         inputs = batch.inputs if self.p_eps.clean > 0.0 else None
-        box = self._region(batch.inputs, noise.radii[0]).ideal_box() if len(noise.radii) else None
+        box = self._box(graph, params, batch, noise) if len(noise.radii) else None
         return inputs, box, self.adversary.box_rounding or IDEAL
 
     def log_p_and_derivative(
@@ -188,7 +190,7 @@ class RobustLikelihood(Likelihood):
             return self.log_p_and_derivative(outputs, batch.targets, noise.log_weights, 1.0)
 
         network = Network(graph, dict(params), dict(buffers))
-        return closed_form_gradients(head, network, *self._sent(batch, noise))
+        return closed_form_gradients(head, network, *self._sent(graph, {**buffers, **params}, batch, noise))
 
     @property
     def regularized(self) -> bool:
@@ -204,13 +206,20 @@ class RobustLikelihood(Likelihood):
         radius, curriculum = noise.radii[0], self.curriculum
         if normalizes_by_batch(graph):
             params = clean_pass(graph, params, batch.inputs).params
-        box = self._region(batch.inputs, radius).ideal_box()
+        box = self._threat(batch, noise, radius).region.ideal_box()
         rounding = self.adversary.box_rounding or IDEAL
         penalty = bound_penalty(graph, params, box, rounding, curriculum.tightness, curriculum.balance)
         return (1.0 - radius / self.p_eps.eta).clamp(min=0.0) * penalty
 
-    def _region(self, inputs: Tensor, radius: Tensor) -> InputRegion:
-        return InputRegion(inputs, radius, domain=self.domain)
+    def _threat(self, batch: Batch, noise: Noise, radius: Tensor) -> Threat:
+        return Threat(InputRegion(batch.inputs, radius, domain=self.domain), noise.starts)
+
+    def _box(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Box:
+        """Return the inputs of the one interval pass, where the adversary makes no other."""
+        if self.adversary.needs_starts and normalizes_by_batch(graph):
+            # What is attacked is the network with the statistics of the clean batch.
+            params = clean_pass(graph, params, batch.inputs).params
+        return self.adversary.box(Model(graph, params), self._threat(batch, noise, noise.radii[0]), batch.targets)
 
     def smoothed(self, tau: float) -> Self:
         """See the base class."""
@@ -223,6 +232,7 @@ class RobustLikelihood(Likelihood):
             "eps": self.eps,
             "p_eps": self.p_eps.describe(),
             "adversary": self.adversary.describe(),
+            "lower_bound": self.adversary.is_bound,
             "domain": domain_to_json(self.domain),
             "ramp": None if self.ramp is None else self.ramp.describe(),
         }
@@ -266,4 +276,7 @@ def _require_adversary(adversary: Any) -> None:
     if isinstance(adversary, type) and issubclass(adversary, Adversary):
         raise InvalidInput(f"adversary is the class {adversary.__name__}; pass an instance: {adversary.__name__}().")
     if not isinstance(adversary, Adversary):
-        raise InvalidInput(f"adversary must be IBP(), CROWNIBP() or PGD() of certibayes itself, got {adversary!r}.")
+        raise InvalidInput(
+            "adversary must be IBP(), CROWNIBP() or PGD() of certibayes itself, or what lies between: SABR(), CCIBP(), "
+            f"MTLIBP() or ExpIBP(); got {adversary!r}."
+        )

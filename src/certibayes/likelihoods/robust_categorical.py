@@ -34,7 +34,9 @@ class RobustCategorical(RobustLikelihood):
 
     Attributes:
         p_eps: distribution of the radius, such as ``TwoPoint(eta=0.11, lam=0.25)``; a number stands for ``eps``.
-        adversary: ``IBP()``, ``IBP(margins=True)``, ``CROWNIBP()`` or ``PGD()``.
+        adversary: a bound, ``IBP()``, ``IBP(margins=True)`` or ``CROWNIBP()``; an attack, ``PGD()``; or what lies
+            between, ``SABR()``, ``CCIBP()``, ``MTLIBP()`` or ``ExpIBP()``. Only with a bound is the likelihood a lower
+            bound on that of the worst input, which the posterior's metadata say under ``"lower_bound"``.
         domain: values an input can take, two numbers or, where features differ, tensors (1, *shape); balls are
             intersected with it. None for no limit.
         ramp: how training comes to this likelihood; None for the likelihood as it is from the start. By default, where
@@ -66,8 +68,8 @@ class RobustCategorical(RobustLikelihood):
 
     @property
     def bounded(self) -> bool:
-        """See the base class: by any adversary but an attack, at any radius but 0."""
-        return not self.adversary.needs_starts and self.p_eps.clean < 1.0
+        """See the base class: by any adversary but an attack alone, at any radius but 0."""
+        return self.adversary.uses_bounds and self.p_eps.clean < 1.0
 
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
@@ -75,15 +77,21 @@ class RobustCategorical(RobustLikelihood):
         super().validate(graph, batch)
 
     def worst_outputs(self, model: Model, threat: Threat, targets: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        return self.adversary.worst_logits(model, threat, targets)
+        """Return logits (B, C), or the labels' log-probabilities (B,)."""
+        return self.adversary.worst_outputs(model, threat, targets)
 
     def worst_in_box(self, box: Box, targets: Tensor) -> Tensor:
         """Return logits (B, C)."""
         return worst_logits(box, targets)
 
     def log_p(self, clean: Tensor | None, worst: Sequence[Tensor], targets: Tensor, log_weights: Tensor) -> Tensor:
-        """Return log(clean mass * p_clean + sum over k of weight_k * p_worst_k), (B,)."""
+        """Return log(clean mass * p_clean + sum over k of weight_k * p_worst_k), (B,).
+
+        Worst outputs are logits (B, C), or the labels' log-probabilities (B,), which are taken as they are.
+        """
+        if worst and worst[0].dim() == 1:
+            known = [*worst] if clean is None else [label_log_probability(clean, targets), *worst]
+            return torch.logsumexp(torch.stack(known) + log_weights[:, None], 0)
         logits = [*worst] if clean is None else [clean, *worst]
         if len(logits) == 1:
             return label_log_probability(logits[0], targets) + log_weights[0]

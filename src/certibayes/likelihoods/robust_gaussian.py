@@ -72,6 +72,11 @@ class RobustGaussian(RobustLikelihood):
             domain,
             self.chosen_ramp(ramp, p_eps if eps is None else eps),
         )
+        if not adversary.for_regression:
+            raise InvalidInput(
+                f"{adversary} is an adversary for classification: it speaks of labels. For regression take IBP(), "
+                "CROWNIBP() or PGD()."
+            )
 
     @property
     def program(self) -> Any:

@@ -104,7 +104,7 @@ def conv2d_training(
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
         into, slope = pulled(derivative.center, box.center, weight)
-        into_radius = derivative.radius
+        into_radius = box.radius
         if len(box.radius):
             into_radius, by_magnitude = pulled(derivative.radius, box.radius, magnitude)
             if mask[1]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from certibayes.bounds import Rounding
+from certibayes.bounds import Box, Rounding
 from certibayes.likelihoods._settings import short_repr
 from certibayes.networks import Graph, Params
 from certibayes.regions import InputRegion
@@ -50,12 +50,32 @@ class Threat(NamedTuple):
         center = self.region.center
         return center if self.starts is None else center + self.region.radius * self.starts
 
+    def scaled(self, factor: float) -> Threat:
+        """Return the same threat with ``factor`` times the radius."""
+        region = self.region
+        return self._replace(region=InputRegion(region.center, factor * region.radius, domain=region.domain))
+
 
 @dataclass(frozen=True, repr=False)
 class Adversary:
-    """Base of all adversaries. Subclasses are frozen dataclasses of settings."""
+    """Base of all adversaries. Subclasses are frozen dataclasses of settings.
+
+    ``needs_starts`` tells whether an attack is made, which starts at random; ``for_regression`` whether there are
+    ``extremes``.
+    """
 
     needs_starts = False
+    for_regression = True
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether no input of the region can be worse than the answer, so that the likelihood is a lower bound."""
+        return False
+
+    @property
+    def uses_bounds(self) -> bool:
+        """Whether the answer depends on bounds, which get looser the more uncertain the weights are."""
+        return self.is_bound
 
     @property
     def box_rounding(self) -> Rounding | None:
@@ -75,6 +95,28 @@ class Adversary:
         """
         raise NotImplementedError
 
+    def worst_outputs(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
+        """Return what the likelihood takes: logits (B, C) as ``worst_logits`` has them.
+
+        An adversary whose worst case is no softmax of logits returns the label's log-probabilities (B,) instead.
+
+        Args:
+            model: the network.
+            threat: the inputs it is up against.
+            labels: (B,).
+        """
+        return self.worst_logits(model, threat, labels)
+
+    def box(self, model: Model, threat: Threat, labels: Tensor) -> Box:
+        """Return the box of inputs that ``box_rounding`` speaks of; the weights are constants in it.
+
+        Args:
+            model: the network.
+            threat: the inputs it is up against.
+            labels: (B,).
+        """
+        return threat.region.ideal_box()
+
     def extremes(self, model: Model, threat: Threat) -> tuple[Tensor, Tensor]:
         """Return smallest and largest outputs (B, outputs) over the region, output by output."""
         raise NotImplementedError
@@ -85,7 +127,9 @@ class Adversary:
 
     def describe(self) -> dict[str, Any]:
         """Return what goes into a posterior's metadata."""
-        return {"name": type(self).__name__, **asdict(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        parts = {name: v.describe() if isinstance(v, Adversary) else v for name, v in values.items()}
+        return {"name": type(self).__name__, **parts}
 
     def __repr__(self) -> str:
         """Return the settings that are not at their defaults."""

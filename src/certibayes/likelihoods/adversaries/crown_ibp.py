@@ -31,6 +31,11 @@ class CROWNIBP(Adversary):
         if not 0.0 <= self.beta <= 1.0:
             raise InvalidInput(f"beta mixes two bounds, so it is from 0 to 1, got {self.beta}.")
 
+    @property
+    def is_bound(self) -> bool:
+        """See the base class."""
+        return True
+
     def worst_logits(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
         """See the base class: label at 0, rivals at minus their smallest margin."""
         box = threat.region.ideal_box()

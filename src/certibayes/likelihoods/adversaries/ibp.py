@@ -33,6 +33,11 @@ class IBP(Adversary):
         return smoothed(self.smoothing)
 
     @property
+    def is_bound(self) -> bool:
+        """See the base class."""
+        return True
+
+    @property
     def box_rounding(self) -> Rounding | None:
         """See the base class; margins use the last layer's weights in another way."""
         return None if self.margins else self._rounding

@@ -50,14 +50,24 @@ class PGD(Adversary):
         """
         return self._attack.ascend(loss, threat.region, threat.start).detach()
 
-    def worst_logits(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
-        """See the base class."""
+    def attacked(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
+        """Return the inputs (B, ...) that the climb of a network's cross-entropy ends on, as constants.
+
+        Args:
+            model: the network.
+            threat: the inputs to choose from, and where to start.
+            labels: (B,).
+        """
         constant = model.detached()
 
         def loss(x: Tensor) -> Tensor:
             return cross_entropy_loss(functional.log_softmax(constant(x), -1), labels)
 
-        return model(self.worst_inputs(loss, threat))
+        return self.worst_inputs(loss, threat)
+
+    def worst_logits(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
+        """See the base class."""
+        return model(self.attacked(model, threat, labels))
 
     def extremes(self, model: Model, threat: Threat) -> tuple[Tensor, Tensor]:
         """See the base class; one attack for each output and direction."""
