@@ -131,17 +131,17 @@ def torch_rule(rules: Rules) -> TrainingRule:
     def training(
         operation: Any, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
     ) -> tuple[Box, Pullback]:
-        def forward(chosen: Weights, ends: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-            output = apply_rule(rules, operation, {**weights, **chosen}, tuple(Box(c, r) for c, r in ends), rounding)
+        def forward(chosen: Weights, pairs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+            output = apply_rule(rules, operation, {**weights, **chosen}, tuple(Box(c, r) for c, r in pairs), rounding)
             return output.center, output.radius
 
         chosen = {role: weights[role] for role in wanted.weights}
-        ends = [(box.center, box.radius) for box in boxes]
+        pairs = [(box.center, box.radius) for box in boxes]
         if not (wanted.inputs or chosen):
-            center, radius = forward({}, ends)
+            center, radius = forward({}, pairs)
             return Box(center, radius), lambda derivative: ((), {})
-        both = (chosen, ends) if wanted.inputs else (chosen,)
-        (center, radius), pull, *_ = torch.func.vjp(lambda chosen, into=ends: forward(chosen, into), *both)
+        both = (chosen, pairs) if wanted.inputs else (chosen,)
+        (center, radius), pull, *_ = torch.func.vjp(lambda chosen, into=pairs: forward(chosen, into), *both)
 
         def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
             slopes, *into = pull((derivative.center, derivative.radius))
