@@ -168,7 +168,16 @@ class Loop:
                 )
             )
 
+    def _settle(self) -> None:
+        """Leave out what a curriculum no longer adds to the loss: the same steps in less time."""
+        likelihood = self.target.likelihood.settled(self.done.step / self.total)
+        if likelihood is not self.target.likelihood:
+            self.target = dataclasses.replace(self.target, likelihood=likelihood)
+            if self.captured is not None:
+                self.captured = CapturedUpdate(self.algorithm, self.generators["algorithm"])
+
     def _step(self, batch: Batch) -> None:
+        self._settle()
         lr, noise = self._rate_and_noise(batch)
         state = self.state._replace(lr=lr)
         if self.captured is not None:

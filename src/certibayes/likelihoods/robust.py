@@ -157,6 +157,13 @@ class RobustLikelihood(Likelihood):
         penalty = bound_penalty(graph, params, box, rounding, curriculum.tightness, curriculum.balance)
         return (1.0 - radius / self.p_eps.eta).clamp(min=0.0) * penalty
 
+    def settled(self, progress: float) -> Self:
+        """See the base class: once the radius has grown, regularizers only take time."""
+        grown = self.curriculum.radius
+        if not self.regularized or grown is None or progress < grown.end:
+            return self
+        return replace(self, ramp=replace(self.curriculum, tightness=0.0, balance=0.0))
+
     def _region(self, inputs: Tensor, radius: Tensor) -> InputRegion:
         return InputRegion(inputs, radius, domain=self.domain)
 
