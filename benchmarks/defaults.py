@@ -1,8 +1,8 @@
 """Every algorithm as it comes: trained on the digits with no flag but its name, and certified.
 
-    python -m benchmarks.defaults [ALGORITHM ...]
+    python -m benchmarks.defaults [ALGORITHM ...] [--FLAG ...]
 
-prints the table of docs/algorithms/index.md. Defaults are chosen on held-out training digits; this is where they are
+prints the table of docs/algorithms/index.md; flags go to ``certibayes train``. Defaults are chosen on held-out training digits; this is where they are
 confirmed on test digits.
 """
 
@@ -42,13 +42,13 @@ def by_default(algorithm: str, out: Path, *more: object) -> dict[str, Any]:
     return {**trained, **certified, "seconds": seconds}
 
 
-def main(algorithms: Sequence[str]) -> None:
+def main(algorithms: Sequence[str], flags: Sequence[str] = ()) -> None:
     """Print the table, line by line."""
     print("| method | accuracy | certified | temperature | mutual information | samples | seconds |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for algorithm in algorithms:
         with tempfile.TemporaryDirectory() as folder:
-            found = by_default(algorithm, Path(folder) / algorithm)
+            found = by_default(algorithm, Path(folder) / algorithm, *flags)
         cells = (
             f"`{algorithm}`",
             f"{100 * found['accuracy']:.1f}%",
@@ -62,4 +62,5 @@ def main(algorithms: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(ALGORITHMS))
+    first = next((i for i, word in enumerate(sys.argv) if word.startswith("--")), len(sys.argv))
+    main(sys.argv[1:first] or list(ALGORITHMS), sys.argv[first:])

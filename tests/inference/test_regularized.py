@@ -187,3 +187,26 @@ def test_networks_without_relus_are_refused_before_training():
     with pytest.raises(InvalidInput, match="bounds of ReLU layers"):
         fit(ROBUST, net=cb.networks.mlp(4, [6], 3, activation="tanh"))
     fit(ROBUST, net=network())
+
+
+def test_regularizers_are_left_out_once_they_are_zero():
+    """And the steps are the same as if they were not."""
+    seen = []
+
+    class Watching(cb.MAP):
+        def update(self, target, state, batch, noise, generator):
+            seen.append(target.likelihood.regularized)
+            return super().update(target, state, batch, noise, generator)
+
+    class Stubborn(cb.RobustCategorical):
+        def settled(self, progress):
+            return self
+
+    posterior = fit(ROBUST, algorithm=Watching(lr=0.01))
+    total = EPOCHS * STEPS
+    assert seen == [step / total < 0.35 for step in range(total)]
+    assert posterior.metadata["likelihood"]["ramp"]["tightness"] == 0.5
+    other = fit(Stubborn(eps=0.1, ramp=WAY), algorithm=cb.MAP(lr=0.01))
+    for name, tensor in posterior.tensors().items():
+        assert torch.equal(tensor, other.tensors()[name])
+    assert PLAIN.settled(1.0) is PLAIN and ROBUST.settled(0.3) is ROBUST

@@ -142,7 +142,7 @@ def require_clip(clip: Any, full_batch: bool) -> None:
     """Raise unless ``clip`` is None or a norm, for a method that descends gradients of batches."""
     if clip is None:
         return
-    if isinstance(clip, bool) or not isinstance(clip, Real) or not (math.isfinite(clip) and clip > 0):
+    if isinstance(clip, bool) or not isinstance(clip, Real) or not (math.isfinite(clip) and float(clip) > 0.0):
         raise InvalidInput(f"clip is the largest norm of the gradient, a positive number such as 10.0, got {clip!r}.")
     if full_batch:
         raise InvalidInput(

@@ -210,7 +210,17 @@ class Loop:
                 )
             )
 
+    def _settle(self) -> None:
+        """Leave out what a curriculum no longer adds to the loss: the same steps in less time."""
+        likelihood = self.target.likelihood.settled(self.done.step / self.total)
+        if likelihood is not self.target.likelihood:
+            self.target = dataclasses.replace(self.target, likelihood=likelihood)
+            if self.captured is not None:
+                self.captured = CapturedUpdate(self.algorithm, self.generator, self._order())
+
     def _step(self, batch: Batch) -> None:
+        if not self.waiting:
+            self._settle()
         rate, noise = self._rate_and_noise(batch)
         self.waiting.append(Step(batch, noise, rate))
         self.done.step += 1

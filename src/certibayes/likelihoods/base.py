@@ -105,6 +105,10 @@ class Likelihood:
         """
         return batch.inputs.new_zeros(())
 
+    def settled(self, progress: float) -> Likelihood:
+        """Return this likelihood without what is 0 from a fraction ``progress`` of training on, or itself."""
+        return self
+
     def draw(self, progress: float, batch: Batch, generator: torch.Generator | None) -> Noise:
         """Draw the noise of one step.
 

@@ -68,7 +68,7 @@ class RobustLikelihood(Likelihood):
     def program(self) -> Any:
         """See the base class: radii, their weights and their ramp are all in the noise."""
         way = self.curriculum
-        penalty = (self.p_eps, way.tightness, way.balance) if self.regularized else None
+        penalty = (self.p_eps, way) if self.regularized else None
         return (type(self), self.adversary, domain_to_json(self.domain), self.p_eps.clean > 0.0, penalty)
 
     @property
@@ -210,6 +210,13 @@ class RobustLikelihood(Likelihood):
         rounding = self.adversary.box_rounding or IDEAL
         penalty = bound_penalty(graph, params, box, rounding, curriculum.tightness, curriculum.balance)
         return (1.0 - radius / self.p_eps.eta).clamp(min=0.0) * penalty
+
+    def settled(self, progress: float) -> Self:
+        """See the base class: once the radius has grown, regularizers only take time."""
+        grown = self.curriculum.radius
+        if not self.regularized or grown is None or progress < grown.end:
+            return self
+        return replace(self, ramp=replace(self.curriculum, tightness=0.0, balance=0.0))
 
     def _threat(self, batch: Batch, noise: Noise, radius: Tensor) -> Threat:
         return Threat(InputRegion(batch.inputs, radius, domain=self.domain), noise.starts)
