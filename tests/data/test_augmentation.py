@@ -65,8 +65,9 @@ def test_a_crop_that_does_not_shift_is_the_identity(shape, padding):
 
 @given(padding=st.integers(1, 1000))
 def test_the_largest_random_number_stays_in_the_padded_image(padding):
-    """A product of floats may be rounded up."""
+    """A product of floats is rounded, but not up to the number of places."""
     largest = torch.full((1, 2), 1 - 2.0**-24)
+    assert int(float(largest[0, 0] * (2 * padding + 1))) == 2 * padding
     expected = RandomCrop(padding).cut(pictures(1, 1, 2, 2), torch.full((1, 2), 2 * padding))
     assert torch.equal(RandomCrop(padding)(pictures(1, 1, 2, 2), largest), expected)
 

@@ -83,9 +83,8 @@ class RandomCrop(Augmentation):
     def __call__(self, images: Tensor, uniform: Tensor) -> Tensor:
         """See the base class."""
         places = 2 * self.padding + 1
-        # A product of floats may be rounded up to the number of places.
-        corners = (uniform * places).long().clamp(max=places - 1)
-        return self.cut(images, corners)
+        # An odd number times a float below 1 is never rounded up to that number, so the last place is not left.
+        return self.cut(images, (uniform * places).long())
 
     def cut(self, images: Tensor, corners: Tensor) -> Tensor:
         """Return what is cut out of the padded images.
