@@ -1,8 +1,8 @@
 """What a GPU makes of it: python -m benchmarks.cuda [--json].
 
 Steps of training as ``fit`` makes them, captured and one kernel at a time, 784-512-10, batch 128, robust likelihood;
-steps of ``fit_many`` with 16 models; a leapfrog step of HMC over 55,000 images against the bare products of its gradient;
-certificates of convolutional networks. Inputs are random: they take as long as images do.
+steps of ``fit_many`` with 16 models; a leapfrog step of HMC over 55,000 images against the bare products of its
+gradient; certificates of convolutional networks. Inputs are random: they take as long as images do.
 """
 
 from __future__ import annotations

@@ -25,3 +25,10 @@ def test_a_binary_classifier_with_one_logit_gets_two_outputs_and_stays_the_same(
     torch.testing.assert_close(space["binary"].probabilities(x)[:, 1], expected)
     assert len(space["result"]) == 2 and not bool(space["result"].certified.isnan().any())
     assert tuple(space["region"].center.shape) == (2, 3)
+
+
+def test_grids_return_a_posterior_for_each_run():
+    space = run("grids.md")
+    assert len(space["points"]) == 4 and len(space["ensemble"]) == 4
+    settings = [(p.metadata["likelihood"]["p_eps"]["eta"], p.metadata["temperature"]) for p in space["posteriors"]]
+    assert settings == [(eta, t) for eta in (0.05, 0.1) for _ in range(2) for t in (1.0, 0.1)]

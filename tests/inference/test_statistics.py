@@ -121,7 +121,7 @@ def test_hmc_samples_one_function_so_they_stay_as_they_were_at_the_start(monkeyp
 
 
 def test_an_ensemble_says_that_it_cannot_keep_them_apart():
-    with pytest.raises(UnsupportedLayer, match="one by one"):
+    with pytest.raises(UnsupportedLayer, match="fit_many"):
         fit(net=batch_norm_net(), algorithm=ALGORITHMS["ensemble"])
 
 

@@ -13,8 +13,7 @@ from certibayes.data import DataSet, is_regression
 from certibayes.errors import InvalidInput
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
-from certibayes.inference.fit import HELD_OUT
-from certibayes.inference.temperature import default_temperature
+from certibayes.inference.temperature import HELD_OUT, default_temperature
 from certibayes.likelihoods import (
     CROWNIBP,
     IBP,

@@ -39,7 +39,7 @@ from certibayes.inference.names import as_algorithm
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
-from certibayes.inference.temperature import Search, candidates_of, default_temperature, predictive_figures
+from certibayes.inference.temperature import HELD_OUT, Search, candidates_of, default_temperature, predictive_figures
 from certibayes.likelihoods import Batch, Categorical, Likelihood, as_likelihood
 from certibayes.networks import Network, trace
 from certibayes.posteriors import Posterior
@@ -47,9 +47,6 @@ from certibayes.prediction import domain_of_all
 from certibayes.regions import domain_to_json
 from certibayes.support.checks import require_finite, whole_number
 from certibayes.support.seeds import derived_seed
-
-HELD_OUT = 0.1
-"""Fraction of the training data on which a temperature is chosen, unless another is given."""
 
 
 class Known:

@@ -65,8 +65,8 @@ class DeepEnsemble(Algorithm[EnsembleState]):
         """
         if has_statistics(target.graph):
             raise UnsupportedLayer(
-                "batch norm statistics differ from member to member, which this ensemble does not keep apart. Fit the "
-                "members one by one (MAP) and combine them with Samples.from_modules."
+                "batch norm statistics differ from member to member, which this ensemble does not keep apart. Train "
+                "MAP with fit_many, a run for each member, and combine them with Samples."
             )
         stacked = {}
         for name, p in params.items():

@@ -29,6 +29,9 @@ from certibayes.support.stacks import count, map_samples
 CANDIDATES = (1.0, 0.1, 0.01, 0.001)
 """What ``temperature="validate"`` tries."""
 
+HELD_OUT = 0.1
+"""Fraction of the training data on which a temperature is chosen, unless another is given."""
+
 SAMPLES = 35
 """Weight samples of the predictor that is evaluated; all that are held, where a posterior is a set of samples."""
 
