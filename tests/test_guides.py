@@ -33,3 +33,10 @@ def test_predictors_of_a_network_with_batch_norm_find_their_statistics():
     assert posterior.metadata["batch_norm"] == "batch"
     assert posterior.predictor(10, seed=1).digest == posterior.predictor(10, seed=1, data=x).digest
     assert posterior.statistics.keys() == {0, 1}
+
+
+def test_grids_return_a_posterior_for_each_run():
+    space = run("grids.md")
+    assert len(space["points"]) == 4 and len(space["ensemble"]) == 4
+    settings = [(p.metadata["likelihood"]["p_eps"]["eta"], p.metadata["temperature"]) for p in space["posteriors"]]
+    assert settings == [(eta, t) for eta in (0.05, 0.1) for _ in range(2) for t in (1.0, 0.1)]

@@ -19,6 +19,14 @@ DETERMINISTIC = ("map", "swag")
 """Their steps draw nothing; one vector of all weights draws its normal numbers in another order than tensors apart."""
 
 
+MANY = {
+    **{name: algorithm for name, algorithm in ALGORITHMS.items() if name != "ensemble"},
+    "noisy-adam": cb.NoisyAdam(initial_std=0.1),
+    "ivon": cb.IVON(initial_std=0.1),
+    "sghmc": cb.SGHMC(cycles=1, samples=4, exploration=0.5),
+}
+
+
 class Uncaptured:
     def __init__(self, algorithm, generator, order=None):
         self.algorithm, self.generator = algorithm, generator
@@ -130,3 +138,79 @@ def test_batches_of_another_shape_are_made_as_they_stand(monkeypatch):
     captured = found()
     monkeypatch.setattr(loop, "CapturedUpdate", Uncaptured)
     assert_same(captured, found(), 1e-10)
+
+
+class TestMany:
+    """Several models as one graph."""
+
+    @staticmethod
+    def runs(name, dtype):
+        temperatures = (1.0, 0.5, 0.1)
+        nets = [cb.networks.mlp(64, [16], 4, seed=seed).to("cuda", dtype) for seed in range(3)]
+        settings = zip(nets, temperatures, strict=True)
+        return [{"net": net, "seed": seed, "temperature": t} for seed, (net, t) in enumerate(settings)]
+
+    def fitted(self, name, dtype=torch.float64, runs=None, **settings):
+        settings = {"epochs": 2, "batch_size": 32, "likelihood": cb.RobustCategorical(eps=0.05), **settings}
+        runs = self.runs(name, dtype) if runs is None else runs
+        return cb.fit_many(None, data(dtype), runs, algorithm=MANY[name], progress=False, **settings)
+
+    @pytest.mark.parametrize("name", MANY)
+    def test_each_is_what_fit_gives(self, name):
+        for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
+            found = self.fitted(name, dtype)
+            for posterior, run in zip(found, self.runs(name, dtype), strict=True):
+                alone = cb.fit(
+                    run.pop("net"), data(dtype), algorithm=MANY[name], epochs=2, batch_size=32, progress=False,
+                    likelihood=cb.RobustCategorical(eps=0.05), **run,
+                )  # fmt: skip
+                for key, tensor in alone.tensors().items():
+                    # SWAG's variance is a difference of numbers that are nearly the same.
+                    if dtype is torch.float64 or name != "swag" or key.startswith("mean:"):
+                        difference = float((posterior.tensors()[key] - tensor).abs().max())
+                        assert difference <= tolerance * float(tensor.abs().max()), (dtype, key)
+
+    @pytest.mark.parametrize("adversary", [cb.IBP(margins=True), cb.PGD(steps=2)], ids=repr)
+    def test_with_other_adversaries(self, adversary):
+        likelihood = cb.RobustCategorical(eps=0.05, adversary=adversary)
+        found = self.fitted("map", likelihood=likelihood)
+        alone = fitted("map", likelihood=likelihood)
+        assert_same(found[0], alone, 1e-8)
+
+    @pytest.mark.parametrize("name", MANY)
+    def test_the_same_call_gives_the_same_bits(self, name):
+        for one, another in zip(self.fitted(name), self.fitted(name), strict=True):
+            assert_same(one, another)
+
+    @pytest.mark.parametrize("name", MANY)
+    def test_a_resumed_group_ends_with_the_same_bits(self, name, tmp_path):
+        whole = self.fitted(name, epochs=4)
+
+        def stop(record):
+            if record["epoch"] == 2:
+                raise RuntimeError("stopped here")
+
+        with pytest.raises(RuntimeError, match="stopped here"):
+            self.fitted(name, epochs=4, checkpoint=tmp_path, checkpoint_every=0.0, callbacks=[stop])
+        for one, another in zip(self.fitted(name, epochs=4, checkpoint=tmp_path, resume=True), whole, strict=True):
+            assert_same(one, another)
+
+    def test_the_graph_is_replayed_once_for_all(self, monkeypatch):
+        made = []
+        real = _capture.CapturedUpdate._make
+
+        def counted(self, target, state, steps):
+            result = real(self, target, state, steps)
+            made.append(len(steps))
+            assert len(steps) in self.recordings
+            return result
+
+        monkeypatch.setattr(_capture.CapturedUpdate, "_make", counted)
+        self.fitted("vogn")
+        assert made == [_capture.TOGETHER, 1] * 2
+
+    def test_candidates_of_a_temperature_are_one_group(self):
+        settings = {"temperature": (1.0, 0.1), "validation": 0.1}
+        chosen = fitted("vogn", **settings)
+        alone = fitted("vogn", temperature=chosen.metadata["temperature"], validation=0.1)
+        assert_same(chosen, alone, 1e-8)

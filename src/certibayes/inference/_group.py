@@ -120,7 +120,7 @@ class Group(Loop):
                 if before is not None:
                     fixed[key] = noise if torch.equal(before, generator.get_state()) else None
             drawn.append(noise)
-        return Noise(*(None if parts[0] is None else torch.stack(parts) for parts in zip(*drawn, strict=True)))
+        return Noise(*(torch.stack(parts) for parts in zip(*drawn, strict=True) if parts[0] is not None))
 
     def _collected(self) -> Any:
         collected = [

@@ -5,7 +5,7 @@ Each model draws from a generator of its own, the one that it would have alone.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ def generators_of(generator: torch.Generator | Streams) -> tuple[torch.Generator
     return (generator,) if isinstance(generator, torch.Generator) else generator.generators
 
 
-def fresh(generator: torch.Generator | Streams) -> torch.Generator | Streams:
+def fresh(generator: torch.Generator | Streams) -> Any:
     """Return others of the same kind, for draws that do not count."""
     if isinstance(generator, torch.Generator):
         return torch.Generator(generator.device)

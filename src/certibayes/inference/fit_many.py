@@ -86,8 +86,8 @@ def fit_many(  # noqa: PLR0913 - public
             net, train, [dict(algorithm=cb.VOGN(lr=lr)) for lr in (0.001, 0.003, 0.01)], likelihood=likelihood
         )
 
-    Runs whose steps are the same program are trained together, as one: then 16 models take little longer than one, on
-    a GPU and, where networks are small, on a CPU. They may differ in the weights they start from, in seed, in data of
+    Runs whose steps are the same program are trained together, as one: a step of all of them takes as many kernels as
+    a step of one, which counts on a GPU and, where networks are small, on a CPU. They may differ in the weights they start from, in seed, in data of
     the same size, in learning rate, schedule, prior and temperature, and in radii, their probabilities and their ramp.
     Runs that differ in anything else make groups of their own. HMC, ensembles, algorithms that do not declare
     themselves ``elementwise``, and data from a Dataset or DataLoader are trained one after another.
