@@ -208,14 +208,19 @@ def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Mod
 
 
 def traced(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Graph, dict[str, Tensor]]:
-    """Graph, and parameters with buffers, of a network of the zoo; the tensors are the caller's own."""
-    graph, params = _traced_once(name, seed, dtype)
-    return graph, {key: value.clone() for key, value in params.items()}
+    """Graph, and parameters with buffers, of a network of the zoo; the tensors are the caller's own.
+
+    Seeds change weights alone, so one trace serves all of them; ``tests/bounds/test_zoo.py`` holds it to that.
+    """
+    graph, names = _traced_once(name, dtype)
+    tensors = make(name, seed, dtype).state_dict()
+    return graph, {key: tensors[key].clone() for key in names}
 
 
 @cache
-def _traced_once(name: str, seed: int, dtype: torch.dtype) -> tuple[Graph, dict[str, Tensor]]:
-    return graph_and_params(trace(make(name, seed, dtype)))
+def _traced_once(name: str, dtype: torch.dtype) -> tuple[Graph, tuple[str, ...]]:
+    graph, params = graph_and_params(trace(make(name, dtype=dtype)))
+    return graph, tuple(params)
 
 
 def graph_and_params(network: Network) -> tuple[Graph, dict[str, Tensor]]:
