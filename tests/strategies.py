@@ -6,11 +6,12 @@ when you add an operation: ``tests/bounds/test_zoo.py`` fails until the zoo hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -29,6 +30,11 @@ CLASSES = 3
 def law(examples: int) -> settings:
     """Settings of a hypothesis test that runs the same examples every time."""
     return settings(max_examples=examples, derandomize=True, deadline=None, database=None, print_blob=True)
+
+
+def few_of(cases: Iterable[object], fast: Container[object]) -> list[object]:
+    """Cases of a law for ``pytest.mark.parametrize``: all but the fast ones are left to ``make test-all``."""
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 seeds = st.integers(0, 10_000)

@@ -96,6 +96,7 @@ def test_no_attack_breaks_what_is_proved_at_any_radius(method, seed, name):
         _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, method=method))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["elided", "joint", "best"])
 def test_no_attack_breaks_the_largest_certified_radius(name):
     predictor, x = _predictor("relu", 3, networks=2), inputs("relu", 5, 3)
