@@ -181,6 +181,8 @@ def test_single_numbers_as_parameters_and_buffers(algorithm, likelihood, tmp_pat
 def test_the_likelihood_rises(algorithm, likelihood):
     """Every algorithm learns under every likelihood, evaluated on all data at the full radius."""
     data = data_for(likelihood)
-    posterior = fit(likelihood, algorithm=algorithm, epochs=20, validation=data)
+    # Chains also move down by chance, so they are given longer.
+    epochs = 20 if isinstance(algorithm, (cb.HMC, cb.SGHMC)) else 8
+    posterior = fit(likelihood, algorithm=algorithm, epochs=epochs, validation=data)
     history = posterior.metadata["history"]
     assert history[-1]["validation_loss"] < history[0]["validation_loss"]
