@@ -11,12 +11,13 @@ import torch
 from torch.nn import functional
 
 import certibayes as cb
+from benchmarks.records import Figures, ratio, seconds
 from benchmarks.setup import DOMAIN, IMAGES, NETWORKS, dense_predictor, digits
 from benchmarks.timing import medians
 from certibayes.attacks import PGD
 from certibayes.support.stacks import pick
 
-STEPS, EPS = 40, 1e-5
+STEPS, EPS, BAR = 40, 1e-5, 1.5
 
 
 @torch.no_grad()
@@ -30,15 +31,15 @@ def bare_products(networks: list[dict[str, torch.Tensor]], x: torch.Tensor, slop
             slope @ second @ first
 
 
-def main() -> dict[str, float]:
-    predictor, x = dense_predictor(), digits()
+def measure(device: str) -> Figures:
+    predictor, x = dense_predictor(device), digits(device)
     log_p = predictor(x).detach().topk(2).values
     # Clear of every border between classes, so that none falls.
     x = x[(log_p[:, 0] - log_p[:, 1]) > 1e-2]
     x = x.repeat(2, 1)[:IMAGES]
     y = predictor.predict(x)
     networks = [pick(predictor.samples, index) for index in range(NETWORKS)]
-    slope = torch.randn(IMAGES, 10, generator=torch.Generator().manual_seed(0))
+    slope = torch.randn(IMAGES, 10, generator=torch.Generator().manual_seed(0)).to(device)
 
     def attack() -> None:
         found = cb.attack(predictor, x, y, eps=EPS, domain=DOMAIN, method=PGD(STEPS, restarts=1))
@@ -52,5 +53,9 @@ def main() -> dict[str, float]:
             "attack(method=pgd)": attack,
         },
         rounds=3,
+        device=device,
     )
-    return {**times, "ratio": times["attack(method=pgd)"] / times["bare products"]}
+    return {
+        "attack / bare products": ratio(times["attack(method=pgd)"] / times["bare products"], BAR),
+        **{name: seconds(value) for name, value in times.items()},
+    }

@@ -6,15 +6,26 @@ import statistics
 import time
 from collections.abc import Callable
 
+import torch
 
-def medians(candidates: dict[str, Callable[[], object]], rounds: int = 15) -> dict[str, float]:
+
+def seconds_of(run: Callable[[], object], device: str = "cpu") -> float:
+    """Time one call, with all that it started on the device."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def medians(candidates: dict[str, Callable[[], object]], rounds: int = 15, device: str = "cpu") -> dict[str, float]:
     """Median seconds of each candidate, measured in turns so that a slow moment hits all of them alike."""
     for run in candidates.values():
         run()
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(rounds):
         for name, run in candidates.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
+            seconds[name].append(seconds_of(run, device))
     return {name: statistics.median(values) for name, values in seconds.items()}

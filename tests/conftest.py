@@ -2,6 +2,10 @@
 
 import os
 
+# Before torch is loaded: where a test takes two threads after all, the one that waits sleeps. It would otherwise burn a
+# core that another process needs, a hundred times as long as the work takes.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 from hypothesis import HealthCheck, settings

@@ -6,11 +6,12 @@ when you add an operation: ``tests/bounds/test_zoo.py`` fails until the zoo hold
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -29,6 +30,11 @@ CLASSES = 3
 def law(examples: int) -> settings:
     """Settings of a hypothesis test that runs the same examples every time."""
     return settings(max_examples=examples, derandomize=True, deadline=None, database=None, print_blob=True)
+
+
+def few_of(cases: Iterable[object], fast: Container[object]) -> list[object]:
+    """Cases of a law for ``pytest.mark.parametrize``: all but the fast ones are left to ``make test-all``."""
+    return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
 
 
 seeds = st.integers(0, 10_000)
@@ -208,14 +214,19 @@ def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Mod
 
 
 def traced(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[Graph, dict[str, Tensor]]:
-    """Graph, and parameters with buffers, of a network of the zoo; the tensors are the caller's own."""
-    graph, params = _traced_once(name, seed, dtype)
-    return graph, {key: value.clone() for key, value in params.items()}
+    """Graph, and parameters with buffers, of a network of the zoo; the tensors are the caller's own.
+
+    Seeds change weights alone, so one trace serves all of them; ``tests/bounds/test_zoo.py`` holds it to that.
+    """
+    graph, names = _traced_once(name, dtype)
+    tensors = make(name, seed, dtype).state_dict()
+    return graph, {key: tensors[key].clone() for key in names}
 
 
 @cache
-def _traced_once(name: str, seed: int, dtype: torch.dtype) -> tuple[Graph, dict[str, Tensor]]:
-    return graph_and_params(trace(make(name, seed, dtype)))
+def _traced_once(name: str, dtype: torch.dtype) -> tuple[Graph, tuple[str, ...]]:
+    graph, params = graph_and_params(trace(make(name, dtype=dtype)))
+    return graph, tuple(params)
 
 
 def graph_and_params(network: Network) -> tuple[Graph, dict[str, Tensor]]:

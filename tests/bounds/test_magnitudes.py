@@ -9,7 +9,7 @@ from torch import nn
 import certibayes as cb
 
 from ..random_magnitudes import look
-from ..strategies import Functional
+from ..strategies import Functional, few_of
 
 TINY = 2.0**-149  # the smallest float32 there is
 HUGE = 2.0**30  # the largest weight that predictors take
@@ -66,12 +66,13 @@ def test_a_class_that_a_point_of_the_ball_does_not_have_is_not_certified(net, me
         assert not bool((result.certified & broken).any())
 
 
-def test_nothing_false_is_proved_of_random_networks_of_any_magnitude():
+@pytest.mark.parametrize("first", few_of(range(0, 120, 30), fast=[0]))
+def test_nothing_false_is_proved_of_random_networks_of_any_magnitude(first):
     """``python -m tests.random_magnitudes 2000`` looks at more of them."""
-    found = Counter(look(seed) for seed in range(120))
+    found = Counter(look(seed) for seed in range(first, first + 30))
     # Not by refusing them all.
-    assert found["refused"] < 60
-    assert found["certified"] > 30
+    assert found["refused"] < 15
+    assert found["certified"] > 7
 
 
 @pytest.mark.parametrize("norm", ["linf", "l2", "l1"])

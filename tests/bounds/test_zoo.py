@@ -1,9 +1,11 @@
 """The zoo of networks holds every operation that has rules, so no rule escapes the laws."""
 
-from certibayes.bounds import registered
-from certibayes.networks import operations
+import torch
 
-from ..strategies import ZOO, traced
+from certibayes.bounds import registered
+from certibayes.networks import operations, trace
+
+from ..strategies import ZOO, graph_and_params, make, traced
 
 
 def test_every_registered_operation_is_in_the_zoo():
@@ -15,3 +17,14 @@ def test_every_registered_operation_is_in_the_zoo():
 def test_every_operation_has_rules():
     shipped = {kind for kind in operations.Operation.known.values() if kind.__module__ == operations.__name__}
     assert shipped == {kind for kind in registered() if kind.__module__ == operations.__name__}
+
+
+def test_seeds_change_weights_alone():
+    """One trace of a network serves every seed in ``traced``."""
+    for name in ZOO:
+        for dtype in (torch.float32, torch.float64):
+            expected_graph, expected = graph_and_params(trace(make(name, 7, dtype)))
+            graph, params = traced(name, 7, dtype)
+            assert graph == expected_graph, name
+            assert list(params) == list(expected), name
+            assert all(torch.equal(params[key], value) for key, value in expected.items()), name

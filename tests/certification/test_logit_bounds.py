@@ -1,6 +1,6 @@
 """Bounds on logits: every kind holds the float program, each is at least as tight as the one before, within nothing."""
 
-from itertools import pairwise, product
+from itertools import pairwise
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from certibayes.certification import BOUNDS, as_method, logit_bounds, network_bo
 from certibayes.certification.network_bounds import INTERMEDIATES, batch_for
 from certibayes.support.stacks import each
 
-from ..strategies import ZOO, ball, inputs, law, make, points_of, seeds
+from ..strategies import ZOO, ball, input_shape, inputs, law, make, points_of, seeds
 
 TESTED = ["relu", "no bias", "residual", "residual images", "max pool, padded, ceil", "tanh"]
 
@@ -34,7 +34,9 @@ def _assert_nested(ends) -> None:
 
 
 def _assert_held(predictor, x, eps, ends, seed) -> None:
-    for point in points_of(*ball(x, eps), 20, seed):
+    """``eps`` is one radius, or one per point, (B,)."""
+    radii = torch.as_tensor(eps, dtype=torch.float64).expand(len(x)).view(-1, *[1] * (x.dim() - 1))
+    for point in points_of(*ball(x, radii), 20, seed):
         with torch.no_grad():
             outputs = predictor.sample_outputs(point).double().flatten(2)
         for low, high in ends:
@@ -43,10 +45,11 @@ def _assert_held(predictor, x, eps, ends, seed) -> None:
 
 @pytest.mark.parametrize("name", sorted(ZOO))
 def test_every_network_is_held_ever_more_tightly(name):
-    predictor, x = _predictor(name), inputs(name, 2, 0)
-    for intermediates, eps in product(INTERMEDIATES, (0.0, 0.05)):
+    predictor, x = _predictor(name), inputs(name, 2, 0).repeat(2, *[1] * len(input_shape(name)))
+    eps = torch.tensor([0.0, 0.0, 0.05, 0.05], dtype=torch.float64)
+    for intermediates in INTERMEDIATES:
         ends = _every_kind(predictor, outward_box(x, eps), intermediates)
-        assert all(end.dtype == torch.float64 and end.shape == (2, 2, predictor.classes) for end in sum(ends, ()))
+        assert all(end.dtype == torch.float64 and end.shape == (2, 4, predictor.classes) for end in sum(ends, ()))
         _assert_nested(ends)
         _assert_held(predictor, x, eps, ends, 0)
 
@@ -98,8 +101,9 @@ def test_tighter_kinds_have_fewer_points_at_once():
 @pytest.mark.parametrize("method", ["theorem1", "pairwise"])
 def test_tighter_bounds_prove_no_less_and_sometimes_more(method):
     counts = [0] * len(BOUNDS)
-    for seed, eps in product(range(2), (0.05, 0.2)):
-        predictor, x = _predictor("relu", seed), inputs("relu", 8, seed)
+    for seed in range(2):
+        predictor, x = _predictor("relu", seed), inputs("relu", 8, seed).repeat(2, 1)
+        eps = torch.tensor([0.05, 0.2], dtype=torch.float64).repeat_interleave(8)
         found = [cb.certify(predictor, x, eps=eps, method=as_method(method, bounds=bounds)) for bounds in BOUNDS]
         for looser, tighter in pairwise(found):
             assert bool((tighter.certified | ~looser.certified).all())
@@ -111,7 +115,7 @@ def test_tighter_bounds_prove_no_less_and_sometimes_more(method):
         if bool(kept.any()):
             assert (
                 cb.attack(
-                    predictor, x[kept], labels[kept], eps=eps, method=as_attack("ensemble", steps=10)
+                    predictor, x[kept], labels[kept], eps=eps[kept], method=as_attack("ensemble", steps=10)
                 ).robust_accuracy
                 == 1.0
             )

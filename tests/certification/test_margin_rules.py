@@ -163,14 +163,16 @@ STRONGER = [
 
 
 @cache
-def _proved_once(bounds: str, method: str, eps: float, seed: int) -> Tensor:
-    return _certified(_predictor(noise=1.0, seed=seed), _points(20, seed=seed), bounds, method, eps)
+def _proved_once(bounds: str, method: str, seed: int) -> Tensor:
+    """For 20 points, each at three radii."""
+    x, eps = _points(20, seed=seed).repeat(3, 1), torch.tensor([0.01, 0.03, 0.06]).double().repeat_interleave(20)
+    return _certified(_predictor(noise=1.0, seed=seed), x, bounds, method, eps)
 
 
 def _assert_stronger(weak: tuple[str, str], strong: tuple[str, str]) -> None:
     """All that one way of proving proves, the other does as well."""
-    for seed, eps in product(range(4), (0.01, 0.03, 0.06)):
-        one, other = (_proved_once(*way, eps, seed) for way in (weak, strong))
+    for seed in range(4):
+        one, other = (_proved_once(*way, seed) for way in (weak, strong))
         assert bool((other | ~one).all())
 
 
@@ -249,8 +251,10 @@ def test_every_point_may_have_a_radius_of_its_own(bounds, method):
     predictor, x = _predictor(), _points()
     radii = torch.tensor([0.0, 0.01, 0.1, 0.5], dtype=torch.float64).repeat(3)
     at_once = _certified(predictor, x, bounds, method, radii)
-    alone = [_certified(predictor, x[i : i + 1], bounds, method, float(radii[i])) for i in range(12)]
-    assert torch.equal(at_once, torch.cat(alone))
+    # Each radius once, every time with another point.
+    chosen = [0, 5, 10, 3, 8]
+    alone = [_certified(predictor, x[i : i + 1], bounds, method, float(radii[i])) for i in chosen]
+    assert torch.equal(at_once[chosen], torch.cat(alone))
 
 
 @every_way

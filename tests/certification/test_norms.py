@@ -16,7 +16,7 @@ from certibayes.certification import as_method, certify_in_shards
 from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile, InvalidInput
 
-from ..strategies import distance, generator, into_ball, law, seeds
+from ..strategies import distance, few_of, generator, into_ball, law, seeds
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # foolbox and what it imports, not ours
@@ -68,7 +68,11 @@ def reached(trained):
 
 
 @norms
-@pytest.mark.parametrize("method", [cb.Elided("ibp"), cb.Elided("crown"), cb.Best("crown")], ids=repr)
+@pytest.mark.parametrize(
+    "method",
+    few_of([cb.Elided("ibp"), cb.Elided("crown"), cb.Best("crown")], fast=[cb.Elided("ibp"), cb.Elided("crown")]),
+    ids=repr,
+)
 def test_the_radius_of_a_linear_classifier_is_the_distance_to_its_boundary(norm, method):
     net = _seeded(lambda: nn.Linear(6, 4), 3)
     predictor = cb.Point(net).predictor()
@@ -85,6 +89,7 @@ def test_the_radius_of_a_linear_classifier_is_the_distance_to_its_boundary(norm,
     torch.testing.assert_close(found.radius[close], exact[close], atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @law(4)
 @given(seed=seeds)
 def test_the_l1_radius_of_a_tiny_network_is_below_the_exact_one(seed):

@@ -17,7 +17,7 @@ from certibayes.certification.problem import Problem
 from certibayes.certification.state import State
 from certibayes.prediction import Predictor
 
-from ..strategies import generator
+from ..strategies import few_of, generator
 from .cases import problem_of
 
 EPS = 0.1
@@ -126,7 +126,10 @@ def _unwrapped(stage: Stage) -> Stage:
     return stage.stage if isinstance(stage, WhereSupported) else stage
 
 
-@pytest.mark.parametrize("method", [method for method in EVERY_METHOD if method.seconds][1:], ids=repr)
+LIMITED = [method for method in EVERY_METHOD if method.seconds][1:]
+
+
+@pytest.mark.parametrize("method", few_of(LIMITED, fast=LIMITED[:1]), ids=repr)
 def test_a_spent_budget_keeps_all_that_was_found_up_to_any_stage(method):
     """Stages that the budget limits stop, and lose nothing."""
     listed = list(_leaves(method.stages))

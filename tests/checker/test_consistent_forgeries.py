@@ -1,6 +1,7 @@
 """Forgers who rebuild the words: the statement agrees with the record, and what is false is found all the same."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import certibayes as cb
 from certibayes.checker import check_certificate
 from certibayes.errors import CorruptFile
 
+from ..strategies import few_of
 from .cases import DOMAIN, points_for, provenance, record_of, restated, small_predictor
 
 SETTINGS = {"eps": 0.12, "method": cb.Best("crown", budget=1.0)}
@@ -114,15 +116,22 @@ def test_a_reason_beside_a_proof(case):
     assert "Nothing could be concluded about 1 point: its bounds overflow." in honest["statement"]
 
 
-@pytest.mark.parametrize("given", [torch.float32, torch.float64])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(("norm", "eps"), [("linf", 0.12), ("l2", 0.25), ("l1", 0.4)])
-def test_honest_counterexamples_stand(norm, eps, dtype, given):
+RADII = {"linf": 0.12, "l2": 0.25, "l1": 0.4}
+PRECISIONS = list(itertools.product((torch.float32, torch.float64), repeat=2))
+KINDS = [(norm, *precisions) for norm in RADII for precisions in PRECISIONS]
+FAST = [("linf", *PRECISIONS[0]), *((norm, *PRECISIONS[1]) for norm in RADII)]
+
+
+@pytest.mark.parametrize("kind", few_of(KINDS, fast=FAST), ids=str)
+def test_honest_counterexamples_stand(kind):
     """Also where the points have another precision than the predictor, whose ball is around what it reads."""
+    norm, dtype, given = kind
     predictor, x = small_predictor(dtype=dtype), points_for(count=30).to(given)
     x = (x + 1e-9 * torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(given)).clamp(0.0, 1.0)
     for domain in (DOMAIN, None):
-        result = cb.certify(predictor, x, eps=eps, norm=norm, domain=domain, method=cb.Best("crown", budget=0.5))
+        result = cb.certify(
+            predictor, x, eps=RADII[norm], norm=norm, domain=domain, method=cb.Best("crown", budget=0.5)
+        )
         assert int(result.attacked.sum()) > 0 and result.counterexamples.dtype == torch.promote_types(given, dtype)
         check = check_certificate(result, predictor, x)
         assert check.holds, (domain, check.counts(), check.contradictions)

@@ -1,5 +1,7 @@
 """The table of algorithms and likelihoods, and tiny data to run every pair of them on."""
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
@@ -7,7 +9,7 @@ from torch.utils.data import Dataset, IterableDataset
 import certibayes as cb
 from certibayes.inference import Target
 from certibayes.likelihoods import CROWNIBP, Batch, Likelihood
-from certibayes.networks import trace
+from certibayes.networks import Network, trace
 
 ALGORITHMS = {
     "map-adam": cb.MAP(lr=0.01),
@@ -61,6 +63,11 @@ def network(seed: int = 0) -> nn.Module:
     return cb.networks.mlp(4, [6], 3, seed=seed)
 
 
+@cache
+def traced_network(dtype: torch.dtype) -> Network:
+    return trace(network().to(dtype), inputs(dtype=dtype))
+
+
 def batch_norm_net(seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -71,11 +78,11 @@ def target_for(
     likelihood: Likelihood, dtype: torch.dtype = torch.float32, temperature: float = 1.0
 ) -> tuple[Target, dict[str, Tensor], Batch]:
     """A target, parameters to start from and a batch."""
-    batch = data_for(likelihood, dtype)
-    traced = trace(network().to(dtype), batch.inputs)
-    precision = cb.GaussianPrior(variance_scale=10.0).precisions(traced.graph, traced.params)
+    batch, traced = data_for(likelihood, dtype), traced_network(dtype)
+    params = {name: p.clone() for name, p in traced.params.items()}
+    precision = cb.GaussianPrior(variance_scale=10.0).precisions(traced.graph, params)
     target = Target(traced.graph, traced.buffers, likelihood, precision, SIZE, temperature, STEPS, EPOCHS * STEPS)
-    return target, traced.params, batch
+    return target, params, batch
 
 
 def fit(likelihood: Likelihood | None = None, net: nn.Module | None = None, train: object = None, **settings):

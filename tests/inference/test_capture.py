@@ -32,7 +32,7 @@ class Uncaptured:
         self.algorithm, self.generator = algorithm, generator
 
     def __call__(self, target, state, steps):
-        return _capture._made(self.algorithm, target, state, steps, self.generator)
+        return _capture.made(self.algorithm, target, state, steps, self.generator)
 
 
 def data(dtype):

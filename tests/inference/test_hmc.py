@@ -9,6 +9,7 @@ from torch import nn
 
 import certibayes as cb
 
+from ..strategies import few_of
 from .cases import LIKELIHOODS, fixed_hmc, target_for
 from .conjugate import coefficients, first_two_moments, fit_linear, linear_net, problem, whitened
 
@@ -83,7 +84,7 @@ CHAINS = {
 }
 
 
-@pytest.fixture(scope="module", params=CHAINS)
+@pytest.fixture(scope="module", params=few_of(CHAINS, fast=["posterior, adapted"]))
 def chains(request):
     """A posterior, and its draws (draws, chains, 4) in coordinates in which the exact one is N(0, I)."""
     algorithm, temperature = CHAINS[request.param]

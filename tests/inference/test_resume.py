@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
@@ -24,6 +25,7 @@ from certibayes.inference.checkpoint import FILE_NAME
 from certibayes.support import files
 from certibayes.support.files import read_tensors
 
+from ..strategies import few_of
 from .cases import (
     ALGORITHMS,
     EPOCHS,
@@ -72,10 +74,15 @@ def unbroken(algorithm, likelihood):
     return fit(likelihood, algorithm=algorithm)
 
 
+BROKEN_OFF = list(itertools.product(["ibp", "pgd", "rayleigh"], [1, STEPS, STEPS + 2, TOTAL - 1]))
+FAST = [("ibp", STEPS), ("pgd", TOTAL - 1), ("rayleigh", 1), ("rayleigh", STEPS + 2)]
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-@pytest.mark.parametrize("name", ["ibp", "pgd", "rayleigh"])
-@pytest.mark.parametrize("step", [1, STEPS, STEPS + 2, TOTAL - 1])
-def test_after_ctrl_c_at_any_step(algorithm, name, step, tmp_path, monkeypatch):
+@pytest.mark.parametrize("broken_off", few_of(BROKEN_OFF, fast=FAST), ids=str)
+def test_after_ctrl_c_at_any_step(algorithm, broken_off, tmp_path, monkeypatch):
+    """Every likelihood and every step in ``make test``, every pair of them in ``make test-all``."""
+    name, step = broken_off
     likelihood = LIKELIHOODS[name]
     # With all data in one batch an epoch is one step.
     step = min(step, EPOCHS - 1) if algorithm.full_batch else step

@@ -129,7 +129,7 @@ class CapturedUpdate:
         if alike and self.possible and len(steps) not in self.recordings:
             self._record(target, state, steps)
         if not (alike and self.possible):
-            return _made(self.algorithm, target, state, steps, self.generator)
+            return made(self.algorithm, target, state, steps, self.generator)
         recording = self.recordings[len(steps)]
         self._bring(target, state, zip(recording.steps, steps, strict=True))
         recording.graph.replay()
@@ -171,7 +171,7 @@ class CapturedUpdate:
             for generator in generators_of(self.generator):
                 graph.register_generator_state(generator)
             with torch.cuda.graph(graph):
-                after, info, losses = _made(self.algorithm, fixed, inner, places, self.generator)
+                after, info, losses = made(self.algorithm, fixed, inner, places, self.generator)
                 pairs = zip(pytree.tree_leaves(inner), pytree.tree_leaves(after), strict=True)
                 changed = [(old, new) for old, new in pairs if old is not new]
                 torch._foreach_copy_([old for old, _ in changed], [new for _, new in changed])
@@ -192,11 +192,11 @@ class CapturedUpdate:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
-                _made(self.algorithm, target, state, steps, generator)
+                made(self.algorithm, target, state, steps, generator)
         torch.cuda.current_stream().wait_stream(stream)
 
 
-def _made(
+def made(
     algorithm: Algorithm[Any], target: Target, state: Any, steps: Sequence[Step], generator: Any
 ) -> tuple[Any, Info, Tensor]:
     """Make steps as they stand."""
