@@ -6,6 +6,7 @@ from torch import nn
 
 from certibayes.bounds import Box, TrainingPass, ideal_box, interval_bounds, point_and_box
 from certibayes.bounds.rounding import smoothed
+from certibayes.bounds.rules import activation
 from certibayes.networks import trace
 from certibayes.networks.batch_norm import clean_pass, training_graph
 
@@ -82,6 +83,14 @@ def test_any_of_the_parameters_may_be_constants(name):
 def test_statistics_of_the_batch_have_the_gradient_of_autograd(name, passes, tau):
     graph, tensors = traced(name, dtype=torch.float64)
     agrees(training_graph(graph), tensors, graph.parameters, passes, inputs(name, 5, 1, torch.float64), smoothed(tau))
+
+
+@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize("name", ["relu", "residual", "batch norm on images"])
+def test_what_a_gpu_computes_has_the_gradient_of_autograd(name, passes, monkeypatch):
+    monkeypatch.setattr(activation, "is_fused", lambda *tensors: True)
+    graph, tensors = traced(name, dtype=torch.float64)
+    agrees(graph, tensors, graph.parameters, passes, inputs(name, 3, 1, torch.float64), smoothed(0.0))
 
 
 class Odd(nn.Module):

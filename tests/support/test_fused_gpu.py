@@ -34,7 +34,11 @@ def test_a_gpu_keeps_the_order_in_memory():
     x = torch.rand(2, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last)
     both = torch.empty(4, 3, 4, 5, device="cuda").to(memory_format=torch.channels_last)
     scale = torch.rand(1, 3, 1, 1, device="cuda")
-    scaled = fused(lambda x, scale: (x * scale, x + scale))
+
+    @fused
+    def scaled(x, scale):
+        return x * scale, x + scale
+
     (found, _) = scaled(x, scale)
     assert found.stride() == x.stride()
     assert torch.equal(found, x * scale)

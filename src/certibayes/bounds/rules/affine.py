@@ -20,6 +20,7 @@ from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
+from certibayes.support.fused import is_fused
 from certibayes.support.stacks import add_product
 
 SMALL = 1024
@@ -111,11 +112,18 @@ def conv2d_training(
                 slope = add_product(slope, by_magnitude, rounding.slope(weight))
         slopes = {"weight": slope} if mask[1] else {}
         if "bias" in wanted.weights:
-            slopes["bias"] = derivative.center.sum((0, 2, 3))
+            slopes["bias"] = _channel_sum(derivative.center)
         return (Box(into, into_radius),) if wanted.inputs else (), slopes
 
     radius = operation.convolve(box.radius, magnitude, None)
     return Box(operation.convolve(box.center, weight, bias), radius), pullback
+
+
+def _channel_sum(x: Tensor) -> Tensor:
+    """Sum over all but the channels; on a GPU, where these are last in memory, as a product, which takes less time."""
+    if is_fused(x) and x.is_contiguous(memory_format=torch.channels_last):
+        return x.permute(1, 0, 2, 3).flatten(1) @ x.new_ones(x.numel() // x.shape[1])
+    return x.sum((0, 2, 3))
 
 
 def _outer(derivative: Tensor, value: Tensor) -> Tensor:

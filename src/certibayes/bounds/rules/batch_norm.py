@@ -23,7 +23,7 @@ from certibayes.networks import operations as ops
 from certibayes.networks.moments import moments, per_channel
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
-from certibayes.support.fused import fused
+from certibayes.support.fused import fused, is_fused
 
 
 def batch_norm_training(
@@ -44,10 +44,9 @@ def batch_norm_training(
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
         d, f = derivative.center, derivative.radius
-        total = _sum(d)
-        by_scale = _sum(_deviation_times(box.center, _wide(mean, box), d)[0])
+        total, by_scale = _sums(d, box.center, mean)
         if len(f):
-            by_scale = by_scale + rounding.slope(scale) * _sum(_times(box.radius, f)[0])
+            by_scale = by_scale + rounding.slope(scale) * _sums(f, box.radius, torch.zeros_like(mean))[1]
         slopes = {"weight": by_scale * inverse, "bias": total}
         slopes = {role: slope for role, slope in slopes.items() if role in wanted.weights}
         if not wanted.inputs:
@@ -72,9 +71,16 @@ def _wide(values: Tensor, box: Box) -> Tensor:
     return per_channel(values, box.center)
 
 
-def _sum(x: Tensor) -> Tensor:
-    """Sum over all but the channels."""
-    return x.sum([d for d in range(x.dim()) if d != 1])
+def _sums(d: Tensor, x: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σ d and Σ d (x - m) over all but the channels, (C,) each."""
+    if is_fused(d, x):
+        # One pass over both; a sum over images with channels last takes a GPU several times as long.
+        total, product, *_ = torch.batch_norm_backward_reduce(
+            d, x, mean, torch.ones_like(mean), None, True, False, False
+        )
+        return total, product
+    dims = [dim for dim in range(x.dim()) if dim != 1]
+    return d.sum(dims), ((x - per_channel(mean, x)) * d).sum(dims)
 
 
 @fused
@@ -85,11 +91,6 @@ def _affine(x: Any, scale: Any, shift: Any) -> tuple[Any, ...]:
 @fused
 def _times(x: Any, factor: Any) -> tuple[Any, ...]:
     return (x * factor,)
-
-
-@fused
-def _deviation_times(x: Any, mean: Any, factor: Any) -> tuple[Any, ...]:
-    return ((x - mean) * factor,)
 
 
 @fused

@@ -12,6 +12,7 @@ from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
+from certibayes.support.fused import is_fused
 
 
 def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -34,7 +35,7 @@ def reshape_training(
     """Give derivatives the shape of the input, and its order in memory."""
     center, radius = boxes[0].center.shape, boxes[0].radius.shape
     images = boxes[0].center
-    last = images.dim() == 4 and images.is_cuda and images.is_contiguous(memory_format=torch.channels_last)
+    last = images.dim() == 4 and is_fused(images) and images.is_contiguous(memory_format=torch.channels_last)
     order = torch.channels_last if last else torch.contiguous_format
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
