@@ -438,6 +438,26 @@ class TestBetweenSteps:
             assert all(torch.equal(p, params[name]) for name, p in own["net"].named_parameters())
 
 
+@pytest.mark.parametrize("likelihood", ["standard", "ibp", "rayleigh", "pgd"])
+def test_noise_and_rates_that_are_drawn_ahead_are_those_of_each_step(likelihood, monkeypatch):
+    """As on a GPU, where a group brings those of many steps there at once."""
+    settings = {
+        "algorithm": ALGORITHMS["vogn"],
+        "likelihood": LIKELIHOODS[likelihood],
+        "schedule": cb.Schedule("cosine"),
+    }
+    expected = together(data_for(LIKELIHOODS["ibp"]), seeded(), **settings)
+
+    class Ahead(_group.Group):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            self.captured = lambda *given: self.algorithm.update(*given, self.generator)
+
+    monkeypatch.setattr(_group, "Group", Ahead)
+    for one, other in zip(together(data_for(LIKELIHOODS["ibp"]), seeded(), **settings), expected, strict=True):
+        assert_same_posterior(one, other)
+
+
 class TestNormalLike:
     @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4), models=st.integers(1, 3))
     @settings(max_examples=30, deadline=None)

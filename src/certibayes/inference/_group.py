@@ -92,8 +92,7 @@ class Group(Loop):
             error.add_note(f"{len(self.members)} models do not fit at once; take fewer: group_size.")
             raise
         for member, own in zip(self.members, self._rows(), strict=True):
-            # Copies, so that one posterior does not keep the memory of all.
-            member.state = pytree.tree_map(torch.clone, own)
+            member.state = own
 
     def _rows(self) -> list[Any]:
         """Return each model's own state, with its weights by name."""
