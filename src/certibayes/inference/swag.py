@@ -1,7 +1,7 @@
 """SWAG: stochastic weight averaging, Gaussian (Maddox et al., 2019).
 
-Gradient descent with momentum at a constant rate; from a fraction ``start`` of training on, the iterate at the end of
-every epoch enters running moments and, as one of the last K, a matrix of deviations D from the running mean:
+Gradient descent with momentum, or Adam, at a constant rate; from a fraction ``start`` of training on, the iterate at
+the end of every epoch enters running moments and, as one of the last K, a matrix of deviations D from the running mean:
 
     q(w) = N( m, ½ diag(s²) + D Dᵀ / (2 (K - 1)) ),        s² = mean of w² - m²,
 
@@ -22,14 +22,21 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, LowRankGaussian, Posterior
+from certibayes.support.adam import Moments, adam_step, zero_moments
 from certibayes.support.descent import momentum_step
+
+BETA2 = 0.999
+"""Adam's second beta."""
 
 
 class SWAGState(NamedTuple):
-    """State of SWAG; deviations have a leading dimension K, everything but the last three is by parameter."""
+    """State of SWAG; deviations have a leading dimension K, everything but the last three is by parameter.
+
+    SGD keeps its momentum in the first moment and has no second.
+    """
 
     params: dict[str, Tensor]
-    velocity: dict[str, Tensor]
+    moments: Moments
     mean: dict[str, Tensor]
     square: dict[str, Tensor]
     deviations: dict[str, Tensor]
@@ -43,11 +50,12 @@ class SWAG(Algorithm[SWAGState]):
     """Stochastic weight averaging, Gaussian.
 
     Attributes:
-        lr: learning rate; leave it constant, since the variance of the iterates is the posterior's.
-        momentum: of gradient descent.
+        lr: learning rate; leave it constant while iterates are collected: their variance is the posterior's.
+        momentum: of gradient descent; Adam's first beta.
         start: fraction of training after which iterates are collected.
         rank: number K of deviations kept; 0 for a diagonal Gaussian.
         every: steps between collected iterates; None for one per epoch.
+        optimizer: ``"sgd"``, as the paper has it, or ``"adam"``, with which deep networks are trained for certificates.
     """
 
     elementwise: ClassVar[bool] = True
@@ -59,6 +67,7 @@ class SWAG(Algorithm[SWAGState]):
     start: float = 0.5
     rank: int = 20
     every: int | None = None
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         require_rates(self.lr, (self.momentum, 0.0))
@@ -66,6 +75,8 @@ class SWAG(Algorithm[SWAGState]):
             raise InvalidInput(f"need 0 <= start < 1 and rank 0 or at least 2, got {self.start}, {self.rank}.")
         if self.every is not None and self.every < 1:
             raise InvalidInput(f"every must be at least 1, got {self.every}.")
+        if self.optimizer not in ("sgd", "adam"):
+            raise InvalidInput(f'optimizer must be "sgd" or "adam", got {self.optimizer!r}.')
 
     @property
     def collects_after(self) -> float:
@@ -81,19 +92,30 @@ class SWAG(Algorithm[SWAGState]):
                 "earlier, or collect more often (every=...)."
             )
         like = next(iter(params.values()))
-        velocity, mean, square = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(3))
+        mean, square = ({name: torch.zeros_like(p) for name, p in params.items()} for _ in range(2))
+        moments = zero_moments(params)
+        if self.optimizer == "sgd":
+            moments = Moments(moments.first, {})
         deviations = {name: p.new_zeros(self.rank, *p.shape) for name, p in params.items()} if self.rank else {}
         nothing = like.new_zeros(())
         lr = like.new_full((), self.lr)
-        return SWAGState(dict(params), velocity, mean, square, deviations, nothing, nothing.clone(), lr)
+        return SWAGState(dict(params), moments, mean, square, deviations, nothing, nothing.clone(), lr)
 
     def update(
         self, target: Target, state: SWAGState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[SWAGState, Info]:
-        """Make one step of gradient descent."""
+        """Make one step of gradient descent, or of Adam."""
         loss, gradient = target.mean_loss_and_gradient(state.params, batch, noise)
-        params, velocity = momentum_step(state.params, gradient, target.prior, state.velocity, state.lr, self.momentum)
-        return state._replace(params=params, velocity=velocity, step=state.step + 1), {"loss": loss}
+        step, moments = state.step + 1, state.moments
+        if self.optimizer == "adam":
+            betas = (self.momentum, BETA2)
+            params, moments = adam_step(state.params, gradient, target.prior, moments, step, state.lr, betas)
+        else:
+            params, velocity = momentum_step(
+                state.params, gradient, target.prior, moments.first, state.lr, self.momentum
+            )
+            moments = Moments(velocity, {})
+        return state._replace(params=params, moments=moments, step=step), {"loss": loss}
 
     def collects(self, target: Target, step: int) -> bool:
         """See the base class: once per epoch, or every ``every`` steps, after ``start``."""
