@@ -135,6 +135,9 @@ class Likelihood:
     def passes(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Outputs:
         """Send the batch through the network; one clean pass unless a likelihood needs more.
 
+        In training the network may hold batch norm by statistics of the clean batch. ``networks.batch_norm.clean_pass``
+        finds them, beside the outputs, and all other passes take the parameters that it returns.
+
         Args:
             graph: the network.
             params: parameters and buffers of one weight sample.
