@@ -2,8 +2,8 @@
 
     python -m benchmarks.defaults [ALGORITHM ...] [--FLAG ...]
 
-prints the table of docs/algorithms/index.md; flags go to ``certibayes train``. Defaults are chosen on held-out
-training digits; this is where they are confirmed on test digits.
+prints the table of docs/algorithms/index.md; flags go to ``certibayes train``. Defaults are chosen on held-out training
+digits; this is where they are confirmed on test digits.
 """
 
 from __future__ import annotations
