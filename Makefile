@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow test-all check docs notebook bench clean
+.PHONY: help demo test test-slow test-all check docs notebook bench bench-compare clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,7 +14,8 @@ help:
 	@echo "make check     formatting, lint, types, and the import contract"
 	@echo "make docs      the documentation site, in site/"
 	@echo "make notebook  run the notebook again and store its pictures"
-	@echo "make bench     the benchmarks"
+	@echo "make bench     the benchmarks, beside their bars; ARGS=\"steps --device cuda\" for some of them, on a GPU"
+	@echo "make bench-compare  the same against the figures in benchmarks/results"
 	@echo "make clean     remove .venv and everything that was built"
 
 # A stamp per set of dependencies; it is redone when what is asked for has changed. torch goes first: under the
@@ -66,7 +67,11 @@ notebook: $(VENV)/.docs
 	$(BIN)/python -m nbconvert --to notebook --execute --inplace docs/notebooks/two-dimensions.ipynb
 
 bench: $(VENV)/.figures
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks $(ARGS)
+
+# Three runs, so that the range of the new figures is known as well.
+bench-compare: $(VENV)/.figures
+	$(BIN)/python -m benchmarks --compare --runs 3 $(ARGS)
 
 clean:
 	rm -rf $(VENV) site build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -39,10 +39,16 @@ def table_of(name: str, figures: Figures) -> Table:
     return table
 
 
+def noise_of(committed: Figure, now: Figure) -> float | None:
+    """The larger noise of two records, or nothing where neither has enough runs to tell."""
+    known = [figure.noise for figure in (committed, now) if figure.noise is not None]
+    return max(known) if known else None
+
+
 def is_worse(committed: Figure, now: Figure) -> bool:
-    """Whether a figure has grown by more than the noise of either record."""
-    noise = max(committed.noise or 0.0, now.noise or 0.0)
-    return now.value / committed.value - 1 > noise
+    """Whether a figure has grown by more than the noise; never where that is not known."""
+    noise = noise_of(committed, now)
+    return noise is not None and now.value / committed.value - 1 > noise
 
 
 def comparison_of(name: str, committed: Figures, now: Figures) -> Table:
@@ -54,9 +60,9 @@ def comparison_of(name: str, committed: Figures, now: Figures) -> Table:
     for key, old in committed.items():
         if key in now:
             new = now[key]
-            noise = max(old.noise or 0.0, new.noise or 0.0)
-            change = new.value / old.value - 1
-            mark = "[red]worse[/red]" if is_worse(old, new) else "[green]better[/green]" if change < -noise else ""
+            noise, change = noise_of(old, new), new.value / old.value - 1
+            better = noise is not None and change < -noise
+            mark = "[red]worse[/red]" if is_worse(old, new) else "[green]better[/green]" if better else ""
             cells = (shown(old.value, old.unit), shown(new.value, new.unit), f"{100 * change:+.0f}%")
             table.add_row(key, *cells, percent(noise), shown(new.bar, new.unit), mark)
     return table

@@ -1,6 +1,7 @@
 """Runs: what they leave on disk, and that they can be repeated and resumed bit for bit."""
 
 import json
+from functools import cache
 
 import pytest
 import torch
@@ -22,6 +23,12 @@ def assert_same(one, other):
         assert tensor.equal(other.tensors()[name]), name
     for key in set(one.metadata) - {"history"}:
         assert one.metadata[key] == other.metadata[key]
+
+
+@cache
+def started():
+    """A run with a start that nothing broke off, for all that must end like it."""
+    return train(TrainSpec(**STARTED), progress=False)
 
 
 def break_at(monkeypatch, algorithm, step):
@@ -82,8 +89,7 @@ def test_a_start_is_where_the_algorithm_begins():
 
 @pytest.mark.parametrize("stage", [MAP, SWAG], ids=["start", "algorithm"])
 def test_a_run_with_a_start_is_resumed_with_the_same_bits(stage, tmp_path, monkeypatch):
-    spec = TrainSpec(**STARTED)
-    whole = train(spec, progress=False)
+    spec, whole = TrainSpec(**STARTED), started()
     with monkeypatch.context() as patch:
         break_at(patch, stage, STEPS + 5)
         with pytest.raises(RuntimeError, match="crash"):
@@ -177,4 +183,4 @@ def test_a_run_that_cannot_start_leaves_an_unfinished_one_as_it_was(tmp_path, mo
     with pytest.raises(InvalidInput, match="mars"):
         train(TrainSpec(**TINY), tmp_path, device="mars", overwrite=True, progress=False)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert_same(train(spec, tmp_path, progress=False, resume=True), train(spec, progress=False))
+    assert_same(train(spec, tmp_path, progress=False, resume=True), started())
