@@ -85,6 +85,10 @@ def digest_of(batch: Batch) -> str:
     return sha.hexdigest()
 
 
+AT_ONCE = 10
+"""Batches that a GPU looks up at once: each look-up takes longer to ask for than to make."""
+
+
 class TensorSource(BatchSource):
     """Tensors in memory, shuffled every epoch. The last, incomplete batch of an epoch is left out."""
 
@@ -99,9 +103,12 @@ class TensorSource(BatchSource):
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
         """See the base class."""
         order = self.order(seed).to(self.data.inputs.device)
-        for step in range(skip, self.steps):
-            chosen = order[step * self.batch_size : (step + 1) * self.batch_size]
-            yield Batch(self.data.inputs[chosen], self.data.targets[chosen])
+        at_once = AT_ONCE if order.is_cuda else 1
+        for first in range(skip, self.steps, at_once):
+            last = min(first + at_once, self.steps)
+            chosen = order[first * self.batch_size : last * self.batch_size]
+            batches = (tensor[chosen].split(self.batch_size) for tensor in self.data)
+            yield from map(Batch, *batches)
 
     def order(self, seed: int) -> Tensor:
         """Return the order of the examples in an epoch, (N,)."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,7 @@ class Group(Loop):
 
     def _drain(self, display: TrainingDisplay) -> None:
         """See the base class; a model whose loss is no number has failed, and the others go on."""
+        self.drained = time.monotonic()
         if not self.losses:
             return
         values = torch.stack(self.losses).double().cpu()

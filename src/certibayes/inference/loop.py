@@ -39,6 +39,9 @@ Callback = Callable[[dict[str, float]], None]
 FINITE_EVERY = 50
 """Steps between checks that the loss is a number."""
 
+SECONDS_AHEAD = 0.25
+"""Seconds that a GPU is left alone between such checks, which wait for it."""
+
 
 class FullSweep:
     """All training examples in batches, each with its noise at full radius; the same again on every pass."""
@@ -105,7 +108,7 @@ class Loop:
         self.captured: CapturedUpdate | None = None
         if self.device.type == "cuda" and not self.algorithm.full_batch:
             self.captured = CapturedUpdate(self.algorithm, self.generator, self._order())
-        self.saved = time.monotonic()
+        self.saved = self.drained = time.monotonic()
 
     def _order(self) -> torch.memory_format:
         """Return the order in memory in which a captured step takes its inputs."""
@@ -174,7 +177,7 @@ class Loop:
                 require_finite(batch.inputs, "the training inputs")
                 self.target.likelihood.validate(self.target.graph, batch)
             self._step(batch)
-            if len(self.losses) >= FINITE_EVERY:
+            if len(self.losses) >= FINITE_EVERY and self._may_wait():
                 self._drain(display)
             # An epoch's last step is followed by its figures; they belong into the same checkpoint. While noise was
             # drawn ahead, its generator is further than the steps are.
@@ -185,6 +188,10 @@ class Loop:
             self._refresh()
         self._finish_epoch(epoch, time.monotonic() - started, display)
         self._pause(display, stop)
+
+    def _may_wait(self) -> bool:
+        """Tell whether losses may be read: always on a CPU, and on a GPU now and then."""
+        return self.captured is None or time.monotonic() - self.drained > SECONDS_AHEAD
 
     def _batches(self, epoch: int, skip: int) -> Iterator[Batch]:
         return self.source.epoch(self.epoch_seed(epoch), skip=skip)
@@ -269,15 +276,18 @@ class Loop:
         return lr, self.fixed_noise
 
     def _draw_ahead(self, batch: Batch) -> list[tuple[Tensor, Noise]]:
-        """Return rates and noise of the next steps, brought to the GPU at once, since every copy makes it wait."""
+        """Return rates and noise of the next steps, brought to the GPU at once and from memory it need not wait for."""
         left = self.source.steps - self.done.step % self.source.steps
         steps = range(self.done.step, self.done.step + min(FINITE_EVERY, left))
         here = Batch(*(torch.empty_like(part, device="cpu") for part in batch))
         drawn = [self._noise(step, here) for step in steps]
-        stacked = [torch.stack(parts).to(self.device) for parts in zip(*drawn, strict=True) if parts[0] is not None]
-        rates = torch.tensor([self._rate(step) for step in steps], dtype=self.state.lr.dtype).to(self.device)
+        stacked = [self._sent(torch.stack(parts)) for parts in zip(*drawn, strict=True) if parts[0] is not None]
+        rates = self._sent(torch.tensor([self._rate(step) for step in steps], dtype=self.state.lr.dtype))
         noises = [Noise(*parts) for parts in zip(*stacked, strict=True)]
         return list(zip(rates, noises, strict=True))
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def _has_checkpoint(self) -> bool:
         return self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists()
@@ -326,6 +336,7 @@ class Loop:
 
     def _drain(self, display: TrainingDisplay) -> None:
         """Bring losses to the host in one go, check them and show the last."""
+        self.drained = time.monotonic()
         if not self.losses:
             return
         values = torch.stack(self.losses).double().cpu()

@@ -89,7 +89,8 @@ def closed_form_gradients(
                 sums = _linear_sums(plain, radius, factor)
             gradient[weight], squares[weight] = sums
         if bias is not None and bias in params:
-            total = plain.derivative.sum(0)
+            # Not a sum over two, for which a GPU has no fast way.
+            total = plain.derivative[0] + plain.derivative[1] if both else plain.derivative[0]
             total = total.flatten(2).sum(-1) if total.dim() > 2 else total
             gradient[bias] = total.sum(0)
             squares[bias] = total.square().sum(0)
