@@ -32,6 +32,8 @@ class Rules:
             coefficients that they may overwrite, and theirs are never overwritten.
         separable: whether the interval rule treats center and radius apart in ideal arithmetic, as affine layers do, so
             that centers may come with more rows than radii; see ``point_and_box``.
+        keeps_range: whether the output's box is far from overflow and not inverted wherever the input's is, so that it
+            need not be looked at.
     """
 
     interval: IntervalRule
@@ -39,6 +41,7 @@ class Rules:
     linear: LinearRule | None = None
     reuses: bool = False
     separable: bool = False
+    keeps_range: bool = False
 
 
 _rules: dict[type[Operation], Rules] = {}
@@ -51,9 +54,10 @@ def register(
     linear: LinearRule | None = None,
     reuses: bool = False,
     separable: bool = False,
+    keeps_range: bool = False,
 ) -> None:
     """Give an operation its rules, see ``Rules``; a later registration of the same operation wins."""
-    _rules[operation] = Rules(interval, description, linear, reuses, separable)
+    _rules[operation] = Rules(interval, description, linear, reuses, separable, keeps_range)
 
 
 def rules_for(operation: Operation) -> Rules:
