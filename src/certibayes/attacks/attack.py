@@ -63,9 +63,8 @@ def attack(  # noqa: PLR0913 - public
         decided_by: the fixed predictor that decides which points are broken, where a posterior is attacked;
             ``posterior.predictor(seed=seed)`` by default.
         seed: of starts, of Square, and of drawn weights.
-        batch_size: inputs attacked at once; by default 500, or, where the device's memory is known to hold other numbers
-            of them, fewer on a CPU and more on a GPU. Each batch has random numbers of its own, so attacks in batches of
-            another size may find other inputs.
+        batch_size: inputs attacked at once; by default 500, or for a predictor as many as the device has room for, on a
+            CPU at most 500. Each batch has random numbers of its own, so batches of another size may find other inputs.
         progress: True for a bar, False for none, or a function of (evaluations of the model so far, the most there can
             be).
     """

@@ -5,9 +5,10 @@ The program that runs computes z = W x + b + δ with |δ| <= e, in any order, e 
     m >= A z + d >= A W x + A b + d - |A| e.
 
 The backward pass rounds as well: A W is off by γ |A| |W|, which moves the bound by γ |A| (|W| |x|), a term of the same
-form, so a larger γ in e covers both. Any bound on |W| |x| will do for e, since γ is small. Incoming coefficients may be a few units off themselves, which a fraction of the
-layer's own magnitude in e covers; where no e is subtracted, or coefficients are added and may cancel, their
-error is subtracted by itself. What underflows has no relative error and is subtracted at every layer.
+form, so a larger γ in e covers both. Any bound on |W| |x| will do for e, since γ is small. Incoming coefficients may be
+a few units off themselves, which a fraction of the layer's own magnitude in e covers; where no e is subtracted, or
+coefficients are added and may cancel, their error is subtracted by itself. What underflows has no relative error and is
+subtracted at every layer.
 
 Rules say how large e is, and ``Offset`` alone subtracts; in ideal arithmetic it asks for no error. Three roundings stay
 where they arise. Interval rules widen the radius that they propagate (``bounds.rounding``): an error beside it would

@@ -54,10 +54,10 @@ class Provenance:
     """
 
     digest: str
-    inputs_digest: _Digest = _Digest()
     samples: int
     device: str
     dtype: str
+    inputs_digest: _Digest = _Digest()
     settings: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
     version: str = __version__

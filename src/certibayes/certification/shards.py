@@ -90,7 +90,12 @@ def certify_in_shards(  # noqa: PLR0913 - public
             f"shards have one radius for all points, a number; got radii of shape {tuple(radius.shape)}."
         )
     y = None if y is None else labels_of(y, predictor.classes, len(x))
-    settings: dict[str, Any] = {"eps": radius, "norm": norm, "rounding": rounding, "memory": memory_for(predictor, memory)}
+    settings: dict[str, Any] = {
+        "eps": radius,
+        "norm": norm,
+        "rounding": rounding,
+        "memory": memory_for(predictor, memory),
+    }
     how = {"method": chosen.name, **{key: value for key, value in asdict(chosen).items() if value is not None}}
     about = _description(predictor, x, y, shard, {**settings, **how, "domain": domain})
     _require_own(directory, about)

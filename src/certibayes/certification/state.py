@@ -15,7 +15,6 @@ from certibayes.certification._pairs import NO_PAIRS, Pairs
 from certibayes.certification.problem import Problem
 from certibayes.certification.rules import elided_values, mean_probability_bounds, pairwise_values
 
-
 EVERY = slice(None)
 """All points, which are not copied then."""
 

@@ -2,8 +2,8 @@
 
 On a GPU a launch costs the same whatever its size, so a call takes a quarter of the device's memory if it has use for
 it. All of the memory counts, not what is free at the moment, so that the same machine always forms the same batches and
-gets the same bits. On a CPU larger batches are no faster: a few hundred points keep its caches busy, and fewer are taken
-where they would need more than half a gigabyte.
+gets the same bits. On a CPU larger batches are no faster: it takes a few hundred points, and fewer where they would
+need more than half a gigabyte.
 """
 
 from __future__ import annotations

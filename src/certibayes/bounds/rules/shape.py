@@ -21,7 +21,9 @@ def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box,
         return operation.evaluate(weights, tensor)
 
     largest = None if box.largest is None else reshape(box.largest)
-    return Box(reshape(box.center), reshape(box.radius), box.ball and reshaped(box.ball, reshape), largest, box.allowance)
+    return Box(
+        reshape(box.center), reshape(box.radius), box.ball and reshaped(box.ball, reshape), largest, box.allowance
+    )
 
 
 def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Backward:
