@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from certibayes.attacks._batch import batch_size_for
 from certibayes.attacks._resampled import Resamplable, Resampled
 from certibayes.attacks.base import Attack
 from certibayes.attacks.ensemble import Ensemble
@@ -33,7 +34,7 @@ def attack(  # noqa: PLR0913 - public
     draws: int = 8,
     decided_by: nn.Module | None = None,
     seed: int = 0,
-    batch_size: int = 500,
+    batch_size: int | None = None,
     progress: bool | Callable[[int, int], None] = False,
 ) -> Attacked:
     """Look for inputs within ``eps`` of ``x`` that are not classified as ``y``.
@@ -62,13 +63,15 @@ def attack(  # noqa: PLR0913 - public
         decided_by: the fixed predictor that decides which points are broken, where a posterior is attacked;
             ``posterior.predictor(seed=seed)`` by default.
         seed: of starts, of Square, and of drawn weights.
-        batch_size: inputs attacked at once.
+        batch_size: inputs attacked at once; by default 500, or for a predictor as many as the device has room for, on a
+            CPU at most 500. Each batch has random numbers of its own, so batches of another size may find other inputs.
         progress: True for a bar, False for none, or a function of (evaluations of the model so far, the most there can
             be).
     """
     attacks = Ensemble(members(as_attack(method)))
-    for value, name in ((draws, "draws"), (batch_size, "batch_size")):
-        require_count(value, name)
+    require_count(draws, "draws")
+    if batch_size is not None:
+        require_count(batch_size, "batch_size")
     if getattr(predictor, "task", "classification") != "classification":
         raise InvalidInput("this predictor does regression; there are no classes to attack.")
     x = inputs_of(x, "the inputs")
@@ -76,7 +79,8 @@ def attack(  # noqa: PLR0913 - public
     region = InputRegion.around(x, eps, norm, known)
     require_radius_within(known, eps, norm)
     model, gradient_model = _models(predictor, decided_by, draws, seed, x.device)
-    parts = x.split(batch_size)
+    at_once = batch_size_for(model, x.device) if batch_size is None else batch_size
+    parts = x.split(at_once)
     with torch.no_grad():
         clean = torch.cat([model(part) for part in parts])
     require_classes(clean.shape[-1])
@@ -88,7 +92,7 @@ def attack(  # noqa: PLR0913 - public
     found, predicted, broken_by = [], [], []
     with reporting(progress, "attacking") as report:
         counter = _Counter(report, attacks, len(parts))
-        for number, index in enumerate(torch.arange(len(x), device=x.device).split(batch_size)):
+        for number, index in enumerate(torch.arange(len(x), device=x.device).split(at_once)):
             search = Search(model, region.take(index), labels[index], gradient_model, counter.evaluated, clean[index])
 
             def stream(name: str, number: int = number) -> torch.Generator:

@@ -43,18 +43,13 @@ class Step:
 
     def magnitude(self, index: int = 0) -> Tensor:
         """Largest magnitude of an input, |c| + r."""
-        return magnitude(self.inputs[index])
+        return self.inputs[index].magnitude()
 
     def ends(self, index: int = 0) -> tuple[Tensor, Tensor]:
         """Return lower and upper ends of an input, moved outwards by what the subtraction can lose."""
         box = self.inputs[index]
         radius = self.rounding.widened_by(box, 4 * self.rounding.unit)
         return box.center - radius, box.center + radius
-
-
-def magnitude(box: Box) -> Tensor:
-    """Largest magnitude of the values of a box, |c| + r."""
-    return box.center.abs() + box.radius
 
 
 class Backward(NamedTuple):

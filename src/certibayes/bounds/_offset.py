@@ -5,9 +5,10 @@ The program that runs computes z = W x + b + δ with |δ| <= e, in any order, e 
     m >= A z + d >= A W x + A b + d - |A| e.
 
 The backward pass rounds as well: A W is off by γ |A| |W|, which moves the bound by γ |A| (|W| |x|), a term of the same
-form, so a larger γ in e covers both. Incoming coefficients may be a few units off themselves, which a fraction of the
-layer's own magnitude in e covers; where no e is subtracted, or coefficients are added and may cancel, their
-error is subtracted by itself. What underflows has no relative error and is subtracted at every layer.
+form, so a larger γ in e covers both. Any bound on |W| |x| will do for e, since γ is small. Incoming coefficients may be
+a few units off themselves, which a fraction of the layer's own magnitude in e covers; where no e is subtracted, or
+coefficients are added and may cancel, their error is subtracted by itself. What underflows has no relative error and is
+subtracted at every layer.
 
 Rules say how large e is, and ``Offset`` alone subtracts; in ideal arithmetic it asks for no error. Three roundings stay
 where they arise. Interval rules widen the radius that they propagate (``bounds.rounding``): an error beside it would
@@ -21,7 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from certibayes.bounds._backward import Backward, Step, magnitude
+from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.sums import COEFFICIENT_UNITS, dot_magnitudes, sum_error
 from certibayes.regions import Box
@@ -81,7 +82,7 @@ class Offset:
 
 def coefficient_error(coefficients: Tensor, box: Box, rounding: Rounding) -> Tensor:
     """Return what ``COEFFICIENT_UNITS`` in coefficients on the values of a box can cost, (B, S)."""
-    return dot_magnitudes(coefficients, magnitude(box) * (2 * COEFFICIENT_UNITS * rounding.unit))
+    return dot_magnitudes(coefficients, box.magnitude() * (2 * COEFFICIENT_UNITS * rounding.unit))
 
 
 def underflow_error(box: Box, rounding: Rounding) -> Tensor:
@@ -106,7 +107,7 @@ def error_through(coefficients: Tensor, output: Box, error: Tensor, rounding: Ro
         error: e, (B, *output_shape).
         rounding: of the program that runs.
     """
-    own = output.center.abs().add_(output.radius)
     # The fraction of the magnitude covers the coefficients; the factor covers the rounding of this very sum.
-    factor = 1 + sum_error(own, rounding)
-    return dot_magnitudes(coefficients, own.mul_(COEFFICIENT_UNITS * rounding.unit).add_(error).mul_(factor))
+    factor = 1 + sum_error(error, rounding)
+    whole = torch.add(error, output.magnitude(), alpha=COEFFICIENT_UNITS * rounding.unit)
+    return dot_magnitudes(coefficients, whole.mul_(factor))

@@ -16,7 +16,8 @@ from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.bounds.training import apply_rule
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.batch_norm import weights_in_pass
-from certibayes.networks.operations import Linear
+from certibayes.networks.graph import INPUT
+from certibayes.networks.operations import Linear, Reshape
 from certibayes.regions import Box
 
 Observer = Callable[[Node, tuple[Box, ...], Box], Box]
@@ -42,6 +43,32 @@ def interval_bounds(
         lambda node, boxes: rules_for(node.operation).interval(node.operation, node.weights(params), boxes, rounding),
         observe,
     )
+
+
+def prepared_inputs(graph: Graph, stacked: Params, box: Box, rounding: Rounding) -> Box:
+    """Return the box of inputs as the first layer of every network widens it, so that it is done once for all of them.
+
+    Args:
+        graph: the network.
+        stacked: parameters and buffers of N samples.
+        box: inputs.
+        rounding: of the program that runs; nothing is to be done in ideal arithmetic, nor where the inputs go to
+            anything but one linear layer, or carry a ball, whose bounds would lose by it.
+    """
+    if not rounding.outward or box.ball is not None:
+        return box
+    reshaped = {INPUT}
+    readers = []
+    for node in graph.nodes:
+        if reshaped.intersection(node.inputs):
+            if isinstance(node.operation, Reshape):
+                reshaped.add(node.name)
+            else:
+                readers.append(node)
+    if len(readers) != 1 or not isinstance(readers[0].operation, Linear):
+        return box
+    fraction = rounding.widening(readers[0].weights(stacked)["weight"].shape[-1])
+    return box._replace(radius=rounding.widened_by(box, fraction), allowance=fraction)
 
 
 def point_and_box(graph: Graph, params: Params, x: Tensor, box: Box, rounding: Rounding = IDEAL) -> tuple[Tensor, Box]:

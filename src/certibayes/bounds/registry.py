@@ -34,6 +34,8 @@ class Rules:
         separable: whether the interval rule treats center and radius apart in ideal arithmetic, as affine layers do, so
             that centers may come with more rows than radii; see ``point_and_box``.
         training: the interval rule in ideal arithmetic with its derivatives; None to let torch differentiate it.
+        keeps_range: whether the output's box is far from overflow and not inverted wherever the input's is, so that it
+            need not be looked at.
     """
 
     interval: IntervalRule
@@ -42,6 +44,7 @@ class Rules:
     reuses: bool = False
     separable: bool = False
     training: TrainingRule | None = None
+    keeps_range: bool = False
 
 
 _rules: dict[type[Operation], Rules] = {}
@@ -55,9 +58,10 @@ def register(
     reuses: bool = False,
     separable: bool = False,
     training: TrainingRule | None = None,
+    keeps_range: bool = False,
 ) -> None:
     """Give an operation its rules, see ``Rules``; a later registration of the same operation wins."""
-    _rules[operation] = Rules(interval, description, linear, reuses, separable, training)
+    _rules[operation] = Rules(interval, description, linear, reuses, separable, training, keeps_range)
 
 
 def rules_for(operation: Operation) -> Rules:

@@ -89,10 +89,11 @@ class Rounding:
     def widened_by(self, box: Box, fraction: float) -> Tensor:
         """Return r + fraction (|c| + r), or r itself in ideal arithmetic.
 
-        Outward bounds are never differentiated, so the passes over memory run in place: fresh memory would cost more
-        than the arithmetic.
+        In one pass over memory where the magnitude is known, and in none where the radius holds as much already.
         """
-        return box.center.abs().add_(box.radius).mul_(fraction).add_(box.radius) if self.outward else box.radius
+        if box.allowance >= fraction > 0.0:
+            return box.radius
+        return torch.add(box.radius, box.magnitude(), alpha=fraction) if self.outward else box.radius
 
     def ends(self, box: Box) -> tuple[Tensor, Tensor]:
         """Return the ends of a box in float64: exact in outward rounding, else as the network's precision has them."""

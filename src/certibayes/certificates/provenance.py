@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,33 @@ SETTINGS = {"bounds": BOUNDS, "method": METHODS, "intermediates": INTERMEDIATES}
 """Settings, and the names each of them may have."""
 
 
+class _Digest:
+    """A field that holds a digest, or a function that computes it when it is first asked for."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.place = f"_{name}"
+
+    def __get__(self, instance: Any, owner: type | None = None) -> str:
+        if instance is None:
+            # To a dataclass this means that the field has no default.
+            raise AttributeError(self.place)
+        found = instance.__dict__[self.place]
+        if not isinstance(found, str):
+            found = instance.__dict__[self.place] = found()
+        return found
+
+    def __set__(self, instance: Any, value: str | Callable[[], str]) -> None:
+        instance.__dict__[self.place] = value
+
+
 @dataclass(frozen=True)
 class Provenance:
     """Where a result comes from.
 
     Attributes:
         digest: SHA-256 of the predictor, or of the posterior that weights were drawn from.
-        inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it.
+        inputs_digest: SHA-256 of the points, as ``tensor_digest({"inputs": x})`` computes it. It may be given as a
+            function, which is called when the digest is first asked for: on a GPU it takes longer than many a proof.
         samples: number N of weight samples of the predictor, or of draws from the posterior.
         device: where it was computed, ``"cpu"`` or ``"cuda"``.
         dtype: precision of the networks.
@@ -34,13 +54,18 @@ class Provenance:
     """
 
     digest: str
-    inputs_digest: str
     samples: int
     device: str
     dtype: str
+    inputs_digest: _Digest = _Digest()
     settings: Mapping[str, str] = field(default_factory=dict)
     seed: int | None = None
     version: str = __version__
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is copied and pickled, where no function may stand for a digest."""
+        self.inputs_digest  # noqa: B018 - computes it
+        return self.__dict__
 
     def __repr__(self) -> str:
         settings = "".join(f", {name}={value}" for name, value in self.settings.items())

@@ -9,6 +9,7 @@ from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import InputRegion, require_radius_within, resolve_domain
 from certibayes.support.checks import LARGEST, inputs_of
+from certibayes.support.tensors import as_tensor
 
 
 def region_for(predictor: Predictor, x: Any, eps: Any, norm: str, domain: Any) -> InputRegion:
@@ -25,7 +26,8 @@ def region_for(predictor: Predictor, x: Any, eps: Any, norm: str, domain: Any) -
         InvalidInput: they cannot be used.
     """
     known = resolve_domain(domain, predictor)
-    given = inputs_of(x, "the points").to(predictor.device)
+    # Checked where the predictor is: a GPU takes no time for it.
+    given = inputs_of(as_tensor(x, "the points").to(predictor.device), "the points")
     read = given.to(predictor.dtype)
     predictor.graph.require_input(read)
     # As the predictor reads them: a point may be the domain's end, rounded.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from certibayes.certificates import Provenance
@@ -16,9 +18,18 @@ def provenance_of(predictor: Predictor, x: Tensor, **settings: str) -> Provenanc
     """
     return Provenance(
         digest=predictor.digest,
-        inputs_digest=tensor_digest({"inputs": x}),
+        inputs_digest=_when_asked(x) if x.is_cuda else tensor_digest({"inputs": x}),
         samples=predictor.size,
         device=predictor.device.type,
         dtype=str(predictor.dtype).removeprefix("torch."),
         settings=settings,
     )
+
+
+def _when_asked(x: Tensor) -> Callable[[], str]:
+    """Compute the digest of points on a GPU when it is asked for: it takes as long as bounding them.
+
+    The copy is what was certified, whatever the caller does with his points meanwhile.
+    """
+    kept = x.clone()
+    return lambda: tensor_digest({"inputs": kept})

@@ -12,9 +12,15 @@ from torch import Tensor
 
 TINY = 1e-300
 
+FEW = 64
+"""Classes up to which a product with ones beside the diagonal is faster than running sums."""
+
 
 def sum_of_others(terms: Tensor) -> Tensor:
-    """For each entry of the last dimension, the sum of all other entries; terms must not be negative."""
+    """For each entry of the last dimension, the sum of all other entries; terms are finite and not negative."""
+    classes = terms.shape[-1]
+    if classes <= FEW:
+        return terms @ (1 - torch.eye(classes, dtype=terms.dtype, device=terms.device))
     # Adding from both sides instead of total - own keeps every rounding error relative to what is summed.
     zero = torch.zeros_like(terms[..., :1])
     before = torch.cat([zero, torch.cumsum(terms, -1)[..., :-1]], -1)

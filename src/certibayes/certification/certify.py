@@ -10,19 +10,19 @@ from torch import Tensor
 
 from certibayes.bounds import by_name
 from certibayes.certificates import Certificate
+from certibayes.certification._batch import batch_size_for, memory_for
 from certibayes.certification._border import region_for
 from certibayes.certification._origin import provenance_of
 from certibayes.certification._stage import run
 from certibayes.certification.clock import Clock
 from certibayes.certification.methods import Method, as_method
-from certibayes.certification.network_bounds import MEMORY
 from certibayes.certification.problem import Problem
 from certibayes.certification.state import State
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Posterior
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, InputRegion, as_radius
-from certibayes.support.checks import labels_of, require_classes, require_count
+from certibayes.support.checks import labels_of, require_classes
 from certibayes.support.progress import Report, reporting
 
 UNBOUNDED = (
@@ -42,8 +42,8 @@ def certify(  # noqa: PLR0913 - public
     domain: Domain | Literal["predictor"] = "predictor",
     method: str | Method = "auto",
     rounding: str = "outward",
-    batch_size: int = 500,
-    memory: int = MEMORY,
+    batch_size: int | None = None,
+    memory: int | None = None,
     progress: bool | Report = False,
 ) -> Certificate:
     """Prove, where possible, that no input within ``eps`` of a point changes its class.
@@ -61,9 +61,10 @@ def certify(  # noqa: PLR0913 - public
         method: how it is proved: ``"auto"``, ``"theorem1"`` (the paper's rule), ``"pairwise"``, ``"elided"``,
             ``"joint"`` or ``"best"``, or an object with settings, such as ``Best(bounds="crown", budget=60)``.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
-        batch_size: points bounded at once.
+        batch_size: points bounded at once; by default as many as the device has room for, on a CPU at most 500. It
+            changes nothing but the last bits of a bound.
         memory: bytes that linear bounds may take, with all that they keep of the layers in between; they go through a
-            batch in smaller parts where they must.
+            batch in smaller parts where they must. By default 2 GiB on a CPU, and a quarter of a GPU's memory.
         progress: True shows a bar on standard error, False nothing; a function is called with (points done, all
             points).
 
@@ -78,18 +79,20 @@ def certify(  # noqa: PLR0913 - public
     """
     chosen = as_method(method)
     require_predictor(predictor)
-    require_count(batch_size, "batch_size")
-    require_count(memory, "memory")
+    at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
     region = region_for(predictor, x, eps, norm, domain)
     mode = by_name(rounding, predictor.dtype)
     slack = _predictor_slack(predictor) if mode.outward else 0.0
-    points = region.center.to(predictor.dtype)
-    predicted = predictor.predict(points, batch_size) if len(region) else torch.zeros(0, dtype=torch.int64)
-    labels = predicted if y is None else labels_of(y, predictor.classes, len(region)).to(predicted.device)
+    if y is not None:
+        labels = labels_of(y, predictor.classes, len(region)).to(predictor.device)
+    elif len(region):
+        labels = predictor.predict(region.center.to(predictor.dtype), at_once)
+    else:
+        labels = torch.zeros(0, dtype=torch.int64)
     clock, parts = Clock(chosen.seconds), []
     with reporting(progress, "certifying") as report:
-        for start in range(0, len(region), batch_size):
-            index = slice(start, start + batch_size)
+        for start in range(0, len(region), at_once):
+            index = slice(start, start + at_once)
             part = region.take(index)
             read = part.to(predictor.dtype)
             problem = Problem(
@@ -97,7 +100,7 @@ def certify(  # noqa: PLR0913 - public
                 region=read,
                 box=part.outward_box(predictor.dtype) if mode.outward else read.ideal_box(),
                 labels=labels[index],
-                predicted=predicted[index],
+                predicted=labels[index] if y is None else None,
                 rounding=rounding,
                 threshold=2 * slack,
                 memory=memory,
@@ -105,14 +108,16 @@ def certify(  # noqa: PLR0913 - public
             )
             # Each batch has its part of the time that earlier ones have left.
             own = clock.part(len(part), len(region) - start)
-            state = run(chosen.stages, problem, State.start(problem), own)
+            first, *others = chosen.stages
+            # What the first bounds prove need not be predicted: the point itself lies in its region.
+            state = first(problem, State.start(problem), own).with_predictions(problem)
+            state = run(tuple(others), problem, state, own)
             parts.append(_outcome(problem, part, state, slack))
             report(start + len(part), len(region))
     return _certificate(
         predictor,
         parts,
         labels=labels,
-        predicted=predicted,
         eps=as_radius(eps),
         norm=norm,
         domain=region.domain,
@@ -144,7 +149,8 @@ def _outcome(problem: Problem, given: InputRegion, state: State, slack: float) -
     lowest, highest = state.probabilities
     return {
         # In exact arithmetic the second is implied; in ideal rounding a tie of the float program might differ.
-        "certified": state.proved & (problem.predicted == problem.labels),
+        "certified": state.proved & (state.predicted == problem.labels),
+        "predicted": state.predicted,
         "lower": (lowest * (1 - slack) - underflow).clamp(min=0.0),
         "upper": (highest * (1 + slack) + underflow).clamp(max=1.0 + slack),
         "attacked": broken,
@@ -157,7 +163,7 @@ def _certificate(predictor: Predictor, parts: list[dict[str, Tensor]], **stated:
     """Join the outcomes of all batches."""
     nothing = torch.zeros(0, predictor.classes, dtype=torch.float64)
     empty = dict.fromkeys(("certified", "attacked", "unbounded"), nothing[:, 0] > 0)
-    empty |= {"lower": nothing, "upper": nothing, "counterexamples": nothing}
+    empty |= {"lower": nothing, "upper": nothing, "counterexamples": nothing, "predicted": stated["labels"]}
     whole: dict[str, Any] = {
         name: torch.cat([part[name] for part in parts]) if parts else none for name, none in empty.items()
     }

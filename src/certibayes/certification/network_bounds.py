@@ -11,11 +11,12 @@ from torch import Tensor
 from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, within_range
 from certibayes.bounds.cuts import cut_layers
 from certibayes.bounds.intermediate import crown_boxes
+from certibayes.bounds.interval import prepared_inputs
 from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
 from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lower
+from certibayes.bounds.registry import rules_for
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
-from certibayes.networks.operations import Reshape
 from certibayes.prediction import Predictor
 from certibayes.support.stacks import each
 
@@ -27,7 +28,7 @@ INTERMEDIATES = ("ibp", "crown")
 """What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
 
 MEMORY = 2 * 2**30
-"""Bytes that linear bounds may take by default."""
+"""Bytes that linear bounds may take on a CPU, by default."""
 
 CUT_COPIES = 24
 """Tensors as large as the coefficients of cuts that are held at once: gradients, moments, products with weights."""
@@ -69,8 +70,10 @@ def logit_bounds(
         lows, highs = zip(*ends, strict=True)
         return torch.cat(lows, 1), torch.cat(highs, 1)
 
+    start, prepared = Ranges.start(box), prepared_inputs(graph, predictor.samples, box, mode)
+
     def by_intervals(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        ranges = Ranges.start(box)
+        ranges = start
 
         def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
             # Looked at as it passes: to keep the boxes of all layers would cost more than the arithmetic.
@@ -78,7 +81,8 @@ def logit_bounds(
             ranges = ranges.seen(node, output)
             return output
 
-        return (*interval_bounds(graph, params, box, mode, watch).ends(), *ranges)
+        output = interval_bounds(graph, params, prepared, mode, watch)
+        return output.center, output.radius, *ranges
 
     def by_linear_bounds(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
         boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates)
@@ -89,12 +93,15 @@ def logit_bounds(
             lower, upper = optimized_bounds(bounder, hull=bounds == "hull")
         if intermediates == "crown":
             # Those boxes are rounded once more, so where they gain nothing they are a little wider than intervals.
-            low, high, *_ = by_intervals(params)
+            center, radius, *_ = by_intervals(params)
+            low, high = Box(center, radius).ends()
             lower, upper = torch.maximum(lower, low.flatten(1)), torch.minimum(upper, high.flatten(1))
         return lower, upper, *ranges
 
     bound = by_intervals if bounds == "ibp" else by_linear_bounds
     low, high, known, inverted = _over_networks(bound, predictor, bounds != "hull")
+    if bounds == "ibp":
+        low, high = Box(low, high).ends()
     low, high = low.flatten(2), high.flatten(2)
     if not mode.outward:
         # Where a box is all but a point, ends that are not rounded outwards may cross by some units.
@@ -176,13 +183,12 @@ class Ranges(NamedTuple):
 
     @staticmethod
     def start(box: Box) -> Ranges:
-        """Return what no layer says."""
-        known = torch.ones(len(box.center), dtype=torch.bool, device=box.center.device)
-        return Ranges(known, torch.zeros((), dtype=torch.bool, device=box.center.device))
+        """Return what the box of the inputs says."""
+        return Ranges(*within_range(box))
 
     def seen(self, node: Node, output: Box) -> Ranges:
         """Record the box of a layer."""
-        if isinstance(node.operation, Reshape):
+        if rules_for(node.operation).keeps_range:
             return self
         inside, inverted = within_range(output)
         return Ranges(self.known & inside, self.inverted | inverted)

@@ -21,7 +21,7 @@ class Problem:
         region: the inputs that a proof is about, around B points.
         box: the region as bounds see it, in the arithmetic of ``rounding``.
         labels: (B,).
-        predicted: classes of the points themselves, (B,).
+        predicted: classes of the points themselves, (B,), where they are known before anything is bounded.
         rounding: ``"outward"`` or ``"ideal"``.
         threshold: a mean difference of probabilities is proved to be positive in the program that runs where it
             exceeds this.
@@ -33,7 +33,7 @@ class Problem:
     region: InputRegion
     box: Box
     labels: Tensor
-    predicted: Tensor
+    predicted: Tensor | None
     rounding: str
     threshold: float
     memory: int
@@ -60,5 +60,5 @@ class Problem:
             region=self.region.take(points),
             box=self.box.take(points),
             labels=self.labels[points],
-            predicted=self.predicted[points],
+            predicted=None if self.predicted is None else self.predicted[points],
         )

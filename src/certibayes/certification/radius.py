@@ -16,7 +16,6 @@ from certibayes.certificates import Radius
 from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import certify, require_predictor
 from certibayes.certification.methods import Method, as_method
-from certibayes.certification.network_bounds import MEMORY
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, require_radius_within, resolve_domain, take_domain
@@ -38,8 +37,8 @@ def certified_radius(  # noqa: PLR0913 - public
     rounding: str = "outward",
     largest: float = 0.5,
     tolerance: float = 1e-3,
-    batch_size: int = 500,
-    memory: int = MEMORY,
+    batch_size: int | None = None,
+    memory: int | None = None,
     progress: bool | Report = False,
 ) -> Radius:
     """Find for each point a radius at which ``certify`` proves its label, close to the largest such radius.
@@ -55,7 +54,7 @@ def certified_radius(  # noqa: PLR0913 - public
         rounding: see ``certify``.
         largest: radius beyond which nothing is tried; in l-infinity at most the width of the domain.
         tolerance: the gap, at most, between the radius and the smallest one that could not be proved.
-        batch_size: points bounded at once.
+        batch_size: see ``certify``.
         memory: see ``certify``.
         progress: True shows a bar on standard error, False nothing; a function is called with (points tried, points
             to try, counting every step).

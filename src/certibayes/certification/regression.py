@@ -15,15 +15,16 @@ from torch import Tensor
 
 from certibayes.bounds import by_name
 from certibayes.certificates import RegressionCertificate
+from certibayes.certification._batch import batch_size_for, memory_for
 from certibayes.certification._border import region_for
 from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import UNBOUNDED, require_arithmetic
 from certibayes.certification.methods import Method, as_method
-from certibayes.certification.network_bounds import MEMORY, logit_bounds
+from certibayes.certification.network_bounds import logit_bounds
 from certibayes.errors import InvalidInput
 from certibayes.prediction import RegressionPredictor
 from certibayes.regions import Domain, as_radius
-from certibayes.support.checks import inputs_of, require_count
+from certibayes.support.checks import inputs_of
 from certibayes.support.progress import Report, reporting
 
 
@@ -38,8 +39,8 @@ def certify_regression(  # noqa: PLR0913 - public
     domain: Domain | Literal["predictor"] = "predictor",
     method: str | Method = "auto",
     rounding: str = "outward",
-    batch_size: int = 500,
-    memory: int = MEMORY,
+    batch_size: int | None = None,
+    memory: int | None = None,
     progress: bool | Report = False,
 ) -> RegressionCertificate:
     """Bound the predictive mean, and the outputs of every network, over all inputs within ``eps`` of a point.
@@ -55,7 +56,7 @@ def certify_regression(  # noqa: PLR0913 - public
             predictor's own; see ``certify``.
         method: see ``certify``; of it count ``bounds`` and ``intermediates``, since there are no classes to compare.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
-        batch_size: points bounded at once.
+        batch_size: see ``certify``.
         memory: see ``certify``.
         progress: True shows a bar on standard error, False nothing; a function is called with (points done, all
             points).
@@ -66,8 +67,7 @@ def certify_regression(  # noqa: PLR0913 - public
     """
     chosen = as_method(method)
     _require_settings(predictor, tolerance)
-    require_count(batch_size, "batch_size")
-    require_count(memory, "memory")
+    at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
     region = region_for(predictor, x, eps, norm, domain)
     if y is not None:
         y = inputs_of(y, "the targets")
@@ -77,8 +77,8 @@ def certify_regression(  # noqa: PLR0913 - public
     nothing = torch.zeros(0, predictor.classes, dtype=torch.float64, device=predictor.device)
     predicted, ends = [nothing.to(predictor.dtype)], [(nothing,) * 4]
     with reporting(progress, "bounding") as report:
-        for start in range(0, len(region), batch_size):
-            part = region.take(slice(start, start + batch_size))
+        for start in range(0, len(region), at_once):
+            part = region.take(slice(start, start + at_once))
             read = part.to(predictor.dtype)
             box = part.outward_box(predictor.dtype) if outward else read.ideal_box()
             lower, upper = logit_bounds(predictor, box, rounding, chosen.bounds, chosen.intermediates, memory)

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from certibayes._version import __version__
 from certibayes.certificates import Certificate, Provenance, reading
+from certibayes.certification._batch import memory_for
 from certibayes.certification.certify import advice, certify, require_predictor
 from certibayes.certification.methods import Method, as_method
-from certibayes.certification.network_bounds import MEMORY
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, as_radius, resolve_domain, take_domain
@@ -48,8 +48,8 @@ def certify_in_shards(  # noqa: PLR0913 - public
     method: str | Method = "auto",
     shard: int = 500,
     rounding: str = "outward",
-    batch_size: int = 500,
-    memory: int = MEMORY,
+    batch_size: int | None = None,
+    memory: int | None = None,
     progress: bool | Report = False,
 ) -> Certificate:
     """Certify points shard by shard, keeping every finished shard in ``directory``.
@@ -68,7 +68,7 @@ def certify_in_shards(  # noqa: PLR0913 - public
             over several calls, so how far a shard came depends on the machine; what it proved or broke does not.
         shard: points per shard.
         rounding: see ``certify``.
-        batch_size: points bounded at once.
+        batch_size: see ``certify``.
         memory: see ``certify``.
         progress: True shows a bar on standard error, False nothing; a function is called with (points done, all
             points).
@@ -90,7 +90,12 @@ def certify_in_shards(  # noqa: PLR0913 - public
             f"shards have one radius for all points, a number; got radii of shape {tuple(radius.shape)}."
         )
     y = None if y is None else labels_of(y, predictor.classes, len(x))
-    settings: dict[str, Any] = {"eps": radius, "norm": norm, "rounding": rounding, "memory": memory}
+    settings: dict[str, Any] = {
+        "eps": radius,
+        "norm": norm,
+        "rounding": rounding,
+        "memory": memory_for(predictor, memory),
+    }
     how = {"method": chosen.name, **{key: value for key, value in asdict(chosen).items() if value is not None}}
     about = _description(predictor, x, y, shard, {**settings, **how, "domain": domain})
     _require_own(directory, about)

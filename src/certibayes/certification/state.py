@@ -15,6 +15,9 @@ from certibayes.certification._pairs import NO_PAIRS, Pairs
 from certibayes.certification.problem import Problem
 from certibayes.certification.rules import elided_values, mean_probability_bounds, pairwise_values
 
+EVERY = slice(None)
+"""All points, which are not copied then."""
+
 
 @dataclass(frozen=True)
 class State:
@@ -29,6 +32,7 @@ class State:
         upper_margins: upper bounds on them.
         values: lower bounds on softmax_y - softmax_c of every network, (N, B, C); inf for the label itself.
         joint: lower bounds on their mean over networks, for one input of all of them, (B, C).
+        predicted: classes of the points themselves, (B,); their labels until ``with_predictions``.
         broken: where an input was found that is not classified as the label, (B,).
         counterexamples: those inputs, and elsewhere the points, (B, ...).
         unbounded: where bounds came out infinite or NaN, so that nothing can be proved, (B,).
@@ -43,6 +47,7 @@ class State:
     upper_margins: Tensor
     values: Tensor
     joint: Tensor
+    predicted: Tensor
     broken: Tensor
     counterexamples: Tensor
     unbounded: Tensor
@@ -50,20 +55,25 @@ class State:
 
     @staticmethod
     def start(problem: Problem) -> State:
-        """Know nothing but which points are misclassified already."""
+        """Know nothing but which points are misclassified already, if their classes are known."""
         shape = (problem.predictor.size, len(problem), problem.predictor.classes)
-        nothing = torch.full(shape, -torch.inf, dtype=torch.float64, device=problem.labels.device)
+        infinity = torch.tensor(torch.inf, dtype=torch.float64, device=problem.labels.device)
+        # One number, seen as many: what is not known takes no memory.
+        nothing, anything = (-infinity).expand(shape), infinity.expand(shape)
         is_label = problem.labels[:, None] == torch.arange(shape[-1], device=problem.labels.device)
-        broken = problem.predicted != problem.labels
+        differences = torch.where(is_label, infinity, -infinity)
+        predicted = problem.labels if problem.predicted is None else problem.predicted
+        broken = predicted != problem.labels
         return State(
             labels=problem.labels,
             threshold=problem.threshold,
             lower=nothing,
-            upper=-nothing,
+            upper=anything,
             margins=nothing,
-            upper_margins=-nothing,
-            values=nothing.masked_fill(is_label, torch.inf),
-            joint=nothing[0].masked_fill(is_label, torch.inf),
+            upper_margins=anything,
+            values=differences.expand(shape),
+            joint=differences,
+            predicted=predicted,
             broken=broken,
             counterexamples=problem.x,
             unbounded=torch.zeros_like(broken),
@@ -101,14 +111,13 @@ class State:
     def probabilities(self) -> tuple[Tensor, Tensor]:
         """Lower and upper bounds on the mean probability of every class, (B, C); 0 and 1 where nothing is known."""
         unknown = self.unbounded[:, None]
-        lowest, highest = mean_probability_bounds(
-            *(ends.masked_fill(unknown, 0.0) for ends in (self.lower, self.upper))
-        )
+        # Where nothing is known they are NaN.
+        lowest, highest = mean_probability_bounds(self.lower, self.upper)
         return lowest.masked_fill(unknown, 0.0), highest.masked_fill(unknown, 1.0)
 
     # What is learned
 
-    def with_logits(self, points: Tensor, lower: Tensor, upper: Tensor) -> State:
+    def with_logits(self, points: Tensor | slice, lower: Tensor, upper: Tensor) -> State:
         """Record bounds on the logits of some points, (N, P, C) each, and nothing that follows from them."""
         # Where a tighter method overflows, what was known before still holds.
         lower = torch.maximum(self.lower[:, points], lower)
@@ -116,14 +125,16 @@ class State:
         known = (torch.isfinite(lower) & torch.isfinite(upper)).all(-1).all(0)
         return replace(
             self,
-            lower=self.lower.index_copy(1, points, lower),
-            upper=self.upper.index_copy(1, points, upper),
-            unbounded=self.unbounded.index_copy(0, points, ~known),
+            lower=_replaced(self.lower, 1, points, lower),
+            upper=_replaced(self.upper, 1, points, upper),
+            unbounded=_replaced(self.unbounded, 0, points, ~known),
         )
 
-    def with_values_of_logits(self, points: Tensor) -> State:
+    def with_values_of_logits(self, points: Tensor | slice) -> State:
         """Draw from the logits of some points what they say about margins and probabilities of each network."""
-        points = points[~self.unbounded[points]]
+        if bool(self.unbounded[points].any()):
+            every = torch.arange(len(self.labels), device=self.labels.device)
+            points = every[points][~self.unbounded[points]]
         lower, upper, labels = self.lower[:, points], self.upper[:, points], self.labels[points]
         own, infinity = labels.expand(len(upper), -1)[..., None], torch.full_like(upper, torch.inf)
         # Rounded outwards once more, for the subtraction.
@@ -147,10 +158,10 @@ class State:
             values=_raised(self.values, points, found),
         )
 
-    def with_differences(self, points: Tensor, bounds: Tensor) -> State:
+    def with_differences(self, points: Tensor | slice, bounds: Tensor) -> State:
         """Record lower bounds on the mean differences of some points, (P, C)."""
-        joint = torch.maximum(self.joint[points], bounds.masked_fill(self.unbounded[points, None], -torch.inf))
-        state = replace(self, joint=self.joint.index_copy(0, points, joint))
+        joint = torch.maximum(self.joint[points], bounds.masked_fill(self.unbounded[points][:, None], -torch.inf))
+        state = replace(self, joint=_replaced(self.joint, 0, points, joint))
         # Carried over: the logits are the same, and bounding softmax again takes a while.
         state.__dict__["probabilities"] = self.probabilities
         return state
@@ -162,6 +173,20 @@ class State:
         joint = self.joint.clone()
         joint[points, rivals] = torch.maximum(joint[points, rivals], bounds)
         return replace(self, joint=joint)
+
+    def with_predictions(self, problem: Problem) -> State:
+        """Record the classes of the points themselves, if they are not known, and which are misclassified.
+
+        Where a label is proved for the float program it is the point's class, and nothing needs to be computed.
+        """
+        if problem.predicted is not None:
+            return self
+        unknown = ~self.proved if problem.arithmetic.outward else torch.ones_like(self.broken)
+        points = unknown.nonzero().squeeze(-1)
+        if len(points) == 0:
+            return self
+        predicted = self.predicted.index_copy(0, points, problem.predictor.predict(problem.x[points], len(points)))
+        return replace(self, predicted=predicted, broken=self.broken | (predicted != self.labels))
 
     def with_inputs(self, problem: Problem, points: Tensor, inputs: Tensor) -> State:
         """Let the predictor decide inputs (P, ...) that may be counterexamples, brought into the region first."""
@@ -198,6 +223,11 @@ def points_of(wanted: Tensor) -> Tensor:
     return wanted.any(-1).nonzero().squeeze(-1)
 
 
-def _raised(known: Tensor, points: Tensor, found: Tensor) -> Tensor:
+def _replaced(known: Tensor, dim: int, points: Tensor | slice, found: Tensor) -> Tensor:
+    """Return what is known with that of some points replaced, or, by ``EVERY``, of all of them."""
+    return found if isinstance(points, slice) else known.index_copy(dim, points, found)
+
+
+def _raised(known: Tensor, points: Tensor | slice, found: Tensor) -> Tensor:
     """Return bounds (N, B, C) with the better of two for some points."""
-    return known.index_copy(1, points, torch.maximum(known[:, points], found))
+    return _replaced(known, 1, points, torch.maximum(known[:, points], found))

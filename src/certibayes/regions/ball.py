@@ -53,7 +53,7 @@ class Ball:
     scale: Tensor
     slack: Tensor
 
-    def take(self, index: Tensor) -> Ball:
+    def take(self, index: Tensor | slice) -> Ball:
         """Return the balls of some points."""
         slack = self.slack if len(self.slack) == 1 and len(self.center) != 1 else self.slack[index]
         return replace(self, center=self.center[index], radius=self.radius[index], slack=slack)

@@ -24,11 +24,15 @@ class Box(NamedTuple):
         center: (B, ...).
         radius: (B, ...).
         ball: holds the points besides, or None.
+        largest: bounds the magnitude of every point, up to rounding, where it is known; None where it is |c| + r.
+        allowance: fraction of the magnitude that the radius holds beyond what the points need, for rounding.
     """
 
     center: Tensor
     radius: Tensor
     ball: Ball | None = None
+    largest: Tensor | None = None
+    allowance: float = 0.0
 
     @property
     def lower(self) -> Tensor:
@@ -40,9 +44,14 @@ class Box(NamedTuple):
         """Upper corner."""
         return self.center + self.radius
 
-    def take(self, index: Tensor) -> Box:
-        """Return the boxes of some points, with their balls."""
-        return Box(self.center[index], self.radius[index], self.ball and self.ball.take(index))
+    def magnitude(self) -> Tensor:
+        """Return the largest magnitude of a point, coordinate by coordinate; not to be overwritten."""
+        return self.center.abs().add_(self.radius) if self.largest is None else self.largest
+
+    def take(self, index: Tensor | slice) -> Box:
+        """Return the boxes of some points, with all that is known of them."""
+        largest = None if self.largest is None else self.largest[index]
+        return Box(self.center[index], self.radius[index], self.ball and self.ball.take(index), largest, self.allowance)
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """Return both corners in float64, rounded outwards by one unit, so that no point of the box is lost."""
@@ -115,7 +124,9 @@ def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> 
     center = (lower + upper) / 2
     # Rounding of the center and of these subtractions: the radius must reach both corners.
     radius = torch.maximum(upper - center, center - lower)
-    box = Box(center, torch.where(radius > 0, torch.nextafter(radius, infinity), radius))
+    radius = torch.where(radius > 0, torch.nextafter(radius, infinity), radius)
+    # The magnitude is computed here, once for all networks that read these inputs.
+    box = Box(center, radius, largest=center.abs() + radius)
     if region.norm == "linf":
         return box
     # One unit for rounding x to the precision of the network, and one for rounding an input.

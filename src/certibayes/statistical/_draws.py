@@ -29,7 +29,7 @@ class Draws:
         posterior: what is drawn from.
         x: points (B, ...).
         y: labels (B,).
-        batch_size: points bounded at once.
+        batch_size: points bounded at once; see ``certify``.
         device: where networks are bounded, by default where the posterior is.
         progress: see ``reporting``; of (draws done, all draws).
     """
@@ -39,7 +39,7 @@ class Draws:
         posterior: Posterior,
         x: Tensor,
         y: Tensor,
-        batch_size: int = 500,
+        batch_size: int | None = None,
         device: str | torch.device | None = None,
         progress: bool | Report = False,
     ):

@@ -32,7 +32,7 @@ def posterior_predictive_bounds(  # noqa: PLR0913 - public
     seed: int = 0,
     method: str | Method = "theorem1",
     rounding: str = "outward",
-    batch_size: int = 500,
+    batch_size: int | None = None,
     device: str | torch.device | None = None,
     progress: bool | Report = False,
 ) -> PredictiveBounds:

@@ -31,7 +31,7 @@ def robust_probability(  # noqa: PLR0913 - public
     seed: int = 0,
     method: str | Method = "pairwise",
     rounding: str = "outward",
-    batch_size: int = 500,
+    batch_size: int | None = None,
     device: str | torch.device | None = None,
     progress: bool | Report = False,
 ) -> RobustProbability:
@@ -54,7 +54,7 @@ def robust_probability(  # noqa: PLR0913 - public
         seed: of the draws; they differ from those of ``posterior.predictor`` with the same seed.
         method: see ``certify``.
         rounding: see ``certify``.
-        batch_size: points bounded at once.
+        batch_size: points bounded at once; see ``certify``.
         device: where networks are bounded; by default where the posterior is.
         progress: True shows a bar on standard error, False nothing; a function is called with (draws done, all
             draws).

@@ -8,6 +8,8 @@ result is intersected with what that allows; see ``bounds._ball_box``.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -142,8 +144,12 @@ def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Back
     weight, bias = weights["weight"], weights.get("bias")
 
     def error() -> Tensor:
-        magnitudes = step.rounding.magnitude(weight), None if bias is None else bias.abs()
-        return _error(functional.linear(step.magnitude(), *magnitudes), weight.shape[1], weight.shape[0], step)
+        # By Cauchy's inequality |W| |x| is at most ||W|| ||x||, row by row: a little more, and no product.
+        rows = torch.linalg.vector_norm(weight, dim=-1).add_(_lost_by_squares(weight))
+        magnitude = _length(step.magnitude()) * rows
+        if bias is not None:
+            magnitude.add_(bias.abs())
+        return _error(magnitude, weight.shape[1], weight.shape[0], step)
 
     return Backward((step.coefficients @ weight,), _bias_part(step, bias, -1), error, owned=True)
 
@@ -162,6 +168,20 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
     into = operation.transpose(step.coefficients.flatten(0, 1), weight, (height, width))
     into = into.unflatten(0, step.coefficients.shape[:2])
     return Backward((into,), _bias_part(step, bias, 2), error, owned=True)
+
+
+def _length(values: Tensor) -> Tensor:
+    """Euclidean length of the last dimension, (..., 1), of values >= 0 whose squares may overflow."""
+    largest = values.amax(-1, keepdim=True).clamp_min_(torch.finfo(values.dtype).smallest_normal)
+    return largest * torch.linalg.vector_norm(values / largest, dim=-1, keepdim=True)
+
+
+def _lost_by_squares(weight: Tensor) -> float:
+    """How much longer a row may be than its length as it is computed, where squares underflow.
+
+    It is far more than the weights' own underflow, ``Rounding.weight_underflow``.
+    """
+    return 2 * math.sqrt(weight.shape[-1] * torch.finfo(weight.dtype).smallest_normal)
 
 
 def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:

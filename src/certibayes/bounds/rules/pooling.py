@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds._backward import Backward, Step, magnitude
+from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.bounds.rules.activation import monotone
@@ -76,7 +76,7 @@ def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) ->
         folded = folded.unflatten(0, step.coefficients.shape[:2])
     into = functional.pad(folded, _to_image(low.shape[-2:], reach, before))
     error = sum_error(step.output.center, step.rounding) + 4 * step.rounding.unit
-    top = step.output.center + step.output.radius + magnitude(step.output) * error
+    top = step.output.center + step.output.radius + step.output.magnitude() * error
 
     def cancelled() -> Tensor:
         # An input that several windows choose gets the sum of their coefficients, which may cancel.

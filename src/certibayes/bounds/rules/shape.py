@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds._ball_box import reshaped
@@ -16,10 +17,16 @@ from certibayes.support.fused import is_fused
 
 
 def reshape_interval(operation: ops.Reshape, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
-    """Reshape center and radius alike, and a ball with them."""
+    """Reshape center and radius alike, and all that the box carries with them."""
     box = boxes[0]
-    ball = box.ball and reshaped(box.ball, lambda tensor: operation.evaluate(weights, tensor))
-    return Box(operation.evaluate(weights, box.center), operation.evaluate(weights, box.radius), ball)
+
+    def reshape(tensor: Tensor) -> Tensor:
+        return operation.evaluate(weights, tensor)
+
+    largest = None if box.largest is None else reshape(box.largest)
+    return Box(
+        reshape(box.center), reshape(box.radius), box.ball and reshaped(box.ball, reshape), largest, box.allowance
+    )
 
 
 def reshape_backward(operation: ops.Reshape, weights: Weights, step: Step) -> Backward:
@@ -53,4 +60,5 @@ register(
     reuses=True,
     separable=True,
     training=reshape_training,
+    keeps_range=True,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.bounds._backward import Backward, Step, magnitude
+from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.sums import dot, dot_magnitudes, sum_error
 from certibayes.networks.operations import Weights
@@ -36,5 +36,5 @@ def _error(operation: Any, weights: Weights, step: Step) -> Tensor:
     # Where an input is broadcast to a larger output, the backward pass sums over its copies.
     copies = step.output.center[0].numel() // max(1, min(box.center[0].numel() for box in step.inputs))
     if copies > 1:
-        error = error + magnitude(step.output) * step.rounding.gamma(copies + 8)
+        error = error + step.output.magnitude() * step.rounding.gamma(copies + 8)
     return error

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from certibayes.certification.clock import Clock
 from certibayes.certification.network_bounds import logit_bounds
 from certibayes.certification.problem import Problem
 from certibayes.certification.rules import theorem1_differences
-from certibayes.certification.state import State, points_of
+from certibayes.certification.state import EVERY, State, points_of
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class LogitBounds:
 
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
-        points = points_of(state.open) if self.only_open else torch.arange(len(problem), device=state.labels.device)
-        if len(points) == 0:
+        points = points_of(state.open) if self.only_open else EVERY
+        if len(state.labels[points]) == 0:
             return state
         lower, upper = logit_bounds(
             problem.predictor, problem.box.take(points), problem.rounding, self.bounds, problem.intermediates,
