@@ -50,7 +50,7 @@ class Rules:
 _rules: dict[type[Operation], Rules] = {}
 
 
-def register(
+def register(  # noqa: PLR0913 - public
     operation: type[Operation],
     interval: IntervalRule,
     description: str = "",
