@@ -85,7 +85,7 @@ def test_each_kind_is_another():
     assert all(loose > 1.001 * tight for loose, tight in pairwise(gaps))
 
 
-@pytest.mark.parametrize("bounds", BOUNDS[1:])
+@pytest.mark.parametrize("bounds", few_of(BOUNDS[1:], fast=["crown", "alpha-crown"]))
 def test_little_memory_makes_parts_and_little_difference(bounds):
     predictor, box = _predictor("relu"), outward_box(inputs("relu", 5, 0), 0.1)
     assert batch_for(predictor, 2 * predictor.classes, 1, bounds) == 1
