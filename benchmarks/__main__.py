@@ -15,7 +15,7 @@ import torch
 from benchmarks import records, tables
 from benchmarks.records import Figures, Record
 
-BENCHMARKS = ("steps", "models", "hmc", "cnn7", "certification", "linear", "convolutions", "attack", "growth")
+BENCHMARKS = ("steps", "many", "hmc", "cnn7", "certification", "linear", "convolutions", "attack", "growth")
 SAVED_RUNS = 5
 
 

@@ -92,7 +92,7 @@ def test_no_attack_breaks_what_is_proved_on_any_network(way):
     _assert_unbroken(predictor, x, eps, cb.certify(predictor, x, eps=eps, method=method))
 
 
-@methods
+@pytest.mark.parametrize("method", few_of(METHODS, fast=METHODS[2:5]), ids=repr)
 @law(3)
 @given(seed=seeds, name=st.sampled_from(TESTED))
 def test_no_attack_breaks_what_is_proved_at_any_radius(method, seed, name):

@@ -14,6 +14,7 @@ from certibayes.certification.clock import Clock
 from certibayes.certification.state import State
 from certibayes.networks.graph import INPUT
 
+from ..strategies import few_of
 from .cases import EVERY_RIVAL, problem_of
 
 POINTS, NETWORKS, CLASSES = 3, 3, 4
@@ -70,8 +71,10 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("method", "bounds", "norm", "tolerance"), WAYS)
-def test_little_memory_finds_what_much_memory_finds(predictor, x, held, method, bounds, norm, tolerance):
+@pytest.mark.parametrize("way", few_of(WAYS, fast=[WAYS[1], WAYS[2], WAYS[4]]), ids=str)
+def test_little_memory_finds_what_much_memory_finds(predictor, x, held, way):
+    method, bounds, norm, tolerance = way
+
     def found(memory):
         problem = problem_of(predictor, x, 0.25 if norm == "linf" else 0.75, norm=norm, memory=memory)
         return run(as_method(method, bounds=bounds).stages, problem, State.start(problem), Clock())
@@ -89,6 +92,7 @@ def test_little_memory_finds_what_much_memory_finds(predictor, x, held, method, 
     assert little.pairs is much.pairs is NO_PAIRS
 
 
+@pytest.mark.slow
 def test_splitting_goes_through_all_parts(predictor, x, held):
     """Every point has an answer, or had its part of the time."""
     settings = {"eps": 0.25, "method": cb.Best("ibp", budget=60.0)}

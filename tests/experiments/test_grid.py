@@ -100,6 +100,7 @@ def test_an_error_in_a_process_is_the_error_here(tmp_path):
         run_grid(SPECS, tmp_path, Evaluator(-1.0), workers=2)
 
 
+@pytest.mark.slow
 def test_chains_are_diagnosed(tmp_path):
     chains = spec(algorithm="hmc", epochs=4, start_epochs=0, settings={"burn_in": 2, "leapfrog": 2, "chains": 2})
     found = run_one(chains, tmp_path / "chains", EVALUATOR)

@@ -63,6 +63,7 @@ def test_the_robust_probability_of_a_known_posterior():
     assert bool((result.lower <= robust).all() and (robust <= result.upper).all())
 
 
+@pytest.mark.slow
 def test_the_confidence_is_kept_over_many_trials():
     truth = torch.tensor([_true_probability(float(x)) for x in POINTS], dtype=torch.float64)
     misses = torch.zeros(3)
