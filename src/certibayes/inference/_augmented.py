@@ -50,6 +50,10 @@ class AugmentedSource(BatchSource):
             images = augmentation(images, numbers)
         return images
 
+    def prepare(self, seed: int) -> None:
+        """See the base class."""
+        self.source.prepare(seed)
+
     def everything(self) -> Iterator[Batch]:
         """See the base class."""
         return self.source.everything()

@@ -57,6 +57,9 @@ class BatchSource:
         """Yield one epoch's batches in an order given by ``seed``, leaving out the first ``skip``."""
         raise NotImplementedError
 
+    def prepare(self, seed: int) -> None:
+        """Do what can be done for the epoch of this seed before it begins."""
+
     def everything(self) -> Iterator[Batch]:
         """Yield every example once, in batches, always in the same order."""
         return self.epoch(0)
@@ -98,17 +101,24 @@ class TensorSource(BatchSource):
         self.data: Batch = data
         self.size = len(data.inputs)
         self.batch_size = self.smallest = min(batch_size, self.size)
+        self.prepared: tuple[int | None, Tensor] = (None, torch.empty(0))
         self.steps = self.size // self.batch_size
 
     def epoch(self, seed: int, skip: int = 0) -> Iterator[Batch]:
         """See the base class."""
-        order = self.order(seed).to(self.data.inputs.device)
+        self.prepare(seed)
+        _, order = self.prepared
         at_once = AT_ONCE if order.is_cuda else 1
         for first in range(skip, self.steps, at_once):
             last = min(first + at_once, self.steps)
             chosen = order[first * self.batch_size : last * self.batch_size]
             batches = (tensor[chosen].split(self.batch_size) for tensor in self.data)
             yield from map(Batch, *batches)
+
+    def prepare(self, seed: int) -> None:
+        """See the base class: find the order of the examples."""
+        if self.prepared[0] != seed:
+            self.prepared = (seed, self.order(seed).to(self.data.inputs.device, non_blocking=True))
 
     def order(self, seed: int) -> Tensor:
         """Return the order of the examples in an epoch, (N,)."""

@@ -147,8 +147,10 @@ class CapturedUpdate:
         if target.buffers is not self.places.known_buffers:
             moved += [(place, target.buffers[name]) for name, place in self.places.target.buffers.items()]
             self.places = self.places._replace(known_buffers=target.buffers)
-        if moved:
-            torch._foreach_copy_([place for place, _ in moved], [value for _, value in moved])
+        # By precision: a list of several kinds would be copied tensor by tensor.
+        for dtype in {place.dtype for place, _ in moved}:
+            alike = [(place, value) for place, value in moved if place.dtype == dtype]
+            torch._foreach_copy_([place for place, _ in alike], [value for _, value in alike])
 
     def _places(self, target: Target, state: Any) -> Places:
         fixed = target.with_buffers({name: tensor.clone() for name, tensor in target.buffers.items()})

@@ -183,6 +183,9 @@ class Loop:
             # drawn ahead, its generator is further than the steps are.
             if self.done.step % self.source.steps and not self.ahead:
                 self._pause(display, stop)
+        if self.captured is not None:
+            # While the GPU is still at work; what follows waits for it.
+            self.source.prepare(self.epoch_seed(epoch + 1))
         self._drain(display)
         if has_statistics(self.target.graph) and not self.algorithm.full_batch:
             self._refresh()
@@ -278,7 +281,7 @@ class Loop:
     def _draw_ahead(self, batch: Batch) -> list[tuple[Tensor, Noise]]:
         """Return rates and noise of the next steps, brought to the GPU at once and from memory it need not wait for."""
         left = self.source.steps - self.done.step % self.source.steps
-        steps = range(self.done.step, self.done.step + min(FINITE_EVERY, left))
+        steps = range(self.done.step, self.done.step + min(TOGETHER, left))
         here = Batch(*(torch.empty_like(part, device="cpu") for part in batch))
         drawn = [self._noise(step, here) for step in steps]
         stacked = [self._sent(torch.stack(parts)) for parts in zip(*drawn, strict=True) if parts[0] is not None]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from certibayes.bounds import IDEAL, Box, LayerUse, Rounding, TrainingPass
 from certibayes.likelihoods.base import Gradients
 from certibayes.networks import Graph, Network, Node
 from certibayes.networks.operations import Conv2d, Linear
+from certibayes.support.fused import fused, is_fused
 from certibayes.support.stacks import add_product
 
 Head = Callable[[Box], tuple[Tensor, Box]]
@@ -112,17 +113,30 @@ def _linear_sums(plain: _Use, radius: _Use | None, factor: Tensor | None) -> tup
         radius: its use for radii, if any.
         factor: s(W) of that use.
     """
-    terms = _product(plain, plain)
-    if len(plain.value) == 2:
-        d, e = plain.derivative
-        x, c = plain.value
-        terms = _Use(torch.cat([terms.derivative, (2 * d * e)[None]]), torch.cat([terms.value, (x * c)[None]]))
+    if len(plain.value) == 1:
+        terms = _product(plain, plain)
+    else:
+        terms = _Use(_with_cross_term(plain.derivative, 2.0), _with_cross_term(plain.value, 1.0))
     gradient, squares = _outer(plain), _outer(terms)
     if radius is None or factor is None:
         return gradient, squares
     # 2 s C + s² R = 2 s (C + s R / 2), with C the cross terms.
     crossed = add_product(_outer(_product(plain, radius)), factor, _outer(_product(radius, radius)), 0.5)
     return add_product(gradient, factor, _outer(radius)), add_product(squares, factor, crossed, 2.0)
+
+
+def _with_cross_term(pair: Tensor, factor: float) -> Tensor:
+    """Return a², b² and ``factor`` a b of a pair (2, B, n), as (3, B, n)."""
+    if not is_fused(pair):
+        return torch.cat([pair * pair, (factor * pair[0] * pair[1])[None]])
+    terms = pair.new_empty(3, *pair.shape[1:])
+    _squares(pair[0], pair[1], factor, out=terms.unbind())
+    return terms
+
+
+@fused
+def _squares(a: Any, b: Any, factor: float) -> tuple[Any, ...]:
+    return a * a, b * b, factor * (a * b)
 
 
 def _outer(use: _Use) -> Tensor:
