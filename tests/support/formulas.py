@@ -18,15 +18,15 @@ NUMBERS = {
 }
 NUMBERS |= {"n": 200.0, "momentum": 0.9, "friction": 0.1}
 FORMULAS = [
-    adam._corrections,
-    adam._adam,
+    adam.corrections,
+    adam._step,
     descent._descend,
     meanfield._sample,
     noisy_adam._move,
     vogn._move,
     ivon._move,
     bbb._sample,
-    bbb._rho_gradient,
+    bbb._move,
     sghmc._move,
 ]
 

@@ -47,8 +47,8 @@ def test_the_kernel_computes_the_formula(formula):
 
 
 def test_adam_without_decay_is_a_kernel_of_its_own():
-    arguments = arguments_of(adam._adam, without=("decay",))
-    for result, value in zip(interpreted(adam._adam, arguments), adam._adam(*arguments), strict=True):
+    arguments = arguments_of(adam._step, without=("decay",))
+    for result, value in zip(interpreted(adam._step, arguments), adam._step(*arguments), strict=True):
         torch.testing.assert_close(result, value, rtol=1e-13, atol=0.0)
 
 

@@ -92,8 +92,12 @@ def underflow_error(box: Box, rounding: Rounding) -> Tensor:
     below the smallest normal number, or be multiplied once more by a weight of up to 2³⁰ (batch norm). It matters where
     small weights follow large ones.
     """
-    center, radius = box.center.flatten(1), box.radius.flatten(1)
-    largest = torch.maximum(center.amax(1, keepdim=True), -center.amin(1, keepdim=True)) + radius.amax(1, keepdim=True)
+    if box.largest is None:
+        center, radius = box.center.flatten(1), box.radius.flatten(1)
+        largest = torch.maximum(center.amax(1, keepdim=True), -center.amin(1, keepdim=True))
+        largest = largest + radius.amax(1, keepdim=True)
+    else:
+        largest = box.largest.flatten(1).amax(1, keepdim=True)
     # Twice what is needed covers the rounding of this expression.
     return largest.double() * (2 * box.center[0].numel() * rounding.underflow * 2.0**-20)
 

@@ -26,7 +26,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
-from certibayes.support.adam import Moments, adam_step, zero_moments
+from certibayes.support.adam import Moments, adam_formula, corrections, zero_moments
 from certibayes.support.fused import fused
 
 
@@ -78,14 +78,15 @@ class BBB(Algorithm[BBBState]):
             normal[name] = normal_like(m, generator)
             sample[name], std[name] = _sample(m, state.rho[name], normal[name])
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
-        entropy = target.temperature / target.data_size
-        slope = {
-            name: _rho_gradient(g, state.rho[name], std[name], normal[name], target.prior[name], entropy)[0]
-            for name, g in gradient.items()
-        }
-        step, moments = state.step + 1, (state.mean_moments, state.rho_moments)
-        mean, mean_moments = adam_step(state.mean, gradient, target.prior, moments[0], step, state.lr, self.betas)
-        rho, rho_moments = adam_step(state.rho, slope, None, moments[1], step, state.lr, self.betas)
+        step = state.step + 1
+        constants = (*corrections(step, state.lr, *self.betas), *self.betas, target.temperature / target.data_size)
+        mean, rho = {}, {}
+        mean_moments, rho_moments = Moments({}, {}), Moments({}, {})
+        for name, g in gradient.items():
+            moments = [part[name] for part in (*state.mean_moments, *state.rho_moments)]
+            weight = (state.mean[name], state.rho[name], *moments, g, std[name], normal[name], target.prior[name])
+            mean[name], mean_moments.first[name], mean_moments.second[name], *others = _move(*weight, *constants)
+            rho[name], rho_moments.first[name], rho_moments.second[name] = others
         return BBBState(mean, rho, mean_moments, rho_moments, step, state.lr), {"loss": loss}
 
     def mean_params(self, state: BBBState) -> dict[str, Tensor]:
@@ -105,6 +106,16 @@ def _sample(m: Any, rho: Any, normal: Any) -> tuple[Any, ...]:
 
 
 @fused
-def _rho_gradient(g: Any, rho: Any, std: Any, normal: Any, prior: Any, entropy: float) -> tuple[Any, ...]:
-    """Return d/ds of the likelihood, of δ/2 s², and of the entropy log s; then the chain rule through softplus."""
-    return (normal.mul_(g).addcmul_(std, prior).sub_(entropy / std).mul_(torch.sigmoid(rho)),)
+def _move(  # noqa: PLR0913 - a formula
+    m: Any, rho: Any, first: Any, second: Any, rho_first: Any, rho_second: Any, g: Any, std: Any, normal: Any,
+    prior: Any, rate: Any, inverse_root: Any, beta1: float, beta2: float, entropy: Any,
+) -> tuple[Any, ...]:  # fmt: skip
+    """Make Adam's step of the mean and of ρ.
+
+    The gradient with respect to s is that of the likelihood, of δ/2 s², and of the entropy log s; the chain rule
+    through softplus gives that with respect to ρ.
+    """
+    adam = (rate, inverse_root, beta1, beta2)
+    slope = normal.mul_(g).addcmul_(std, prior).sub_(entropy / std).mul_(torch.sigmoid(rho))
+    moved = adam_formula(m, g, prior, first, second, *adam)
+    return (*moved, *adam_formula(rho, slope, None, rho_first, rho_second, *adam))

@@ -57,10 +57,10 @@ def adam_step(
         lr: learning rate, 0-d.
         betas: of the moments.
     """
-    rate, inverse_root = _corrections(step, lr, *betas)
+    rate, inverse_root = corrections(step, lr, *betas)
     moved, first, second = {}, {}, {}
     for name, w in params.items():
-        moved[name], first[name], second[name] = _adam(
+        moved[name], first[name], second[name] = _step(
             w,
             gradient[name],
             None if decay is None else decay[name],
@@ -74,20 +74,24 @@ def adam_step(
 
 
 @fused
-def _corrections(step: Any, lr: Any, beta1: float, beta2: float) -> tuple[Any, ...]:
+def corrections(step: Any, lr: Any, beta1: float, beta2: float) -> tuple[Any, ...]:
+    """Return lr / (1 - β₁ᵗ) and 1 / sqrt(1 - β₂ᵗ)."""
     return lr / (1 - beta1**step), torch.rsqrt(1 - beta2**step)
 
 
-@fused
-def _adam(  # noqa: PLR0913 - a formula
+def adam_formula(  # noqa: PLR0913 - a formula
     w: Any, g: Any, decay: Any, m: Any, v: Any, rate: Any, inverse_root: Any, beta1: float, beta2: float
 ) -> tuple[Any, ...]:
+    """Return w, m and v of one weight after a step; part of ``fused`` formulas. See ``corrections`` for the rate."""
     g = g if decay is None else torch.addcmul(g, w, decay)
     m = torch.lerp(g, m, beta1)
     v = (v * beta2).addcmul_(g, g, value=1 - beta2)
     # As few passes over memory as there are: a step of a small network takes no longer than these.
     denominator = torch.sqrt(v).mul_(inverse_root).add_(EPS)
     return torch.addcdiv(w, m * rate, denominator, value=-1), m, v
+
+
+_step = fused(adam_formula)
 
 
 def adam_direction(gradient: Tensor, moments: tuple[Tensor, Tensor] | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
