@@ -48,3 +48,19 @@ def test_cosine_is_half_way_down_in_the_middle():
 def test_unknown_schedules():
     with pytest.raises(ValueError, match="schedule"):
         cb.Schedule("staircase")
+
+
+@settings(deadline=None)
+@given(kind=kinds, floor=st.floats(0.001, 0.9), end=st.floats(0.1, 1.0), progress=st.floats(0.0, 1.0))
+def test_after_its_end_the_factor_stays(kind, floor, end, progress):
+    schedule = cb.Schedule(kind, floor, end=end)
+    if progress >= end:
+        assert schedule(progress) == pytest.approx(1.0 if kind == "constant" else floor)
+    else:
+        assert schedule(progress) == pytest.approx(cb.Schedule(kind, floor)(progress / end))
+
+
+@pytest.mark.parametrize("end", [-0.1, 0.1, 1.5])
+def test_an_end_before_the_warmup_or_after_training_is_refused(end):
+    with pytest.raises(cb.errors.InvalidInput, match="ends between its warmup and 1"):
+        cb.Schedule("cosine", warmup=0.2, end=end)

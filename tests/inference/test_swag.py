@@ -52,6 +52,24 @@ def test_the_deviations_are_the_last_ones_from_the_running_mean():
         torch.testing.assert_close(posterior.std[name], stacked.std(0, correction=0) / 2**0.5, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_its_iterates_are_those_of_map(optimizer):
+    _, swag, _ = trajectory(cb.SWAG(lr=0.01, start=0.5, optimizer=optimizer), steps=12, every=2)
+    likelihood = LIKELIHOODS["standard"]
+    target, params, batch = target_for(likelihood, torch.float64)
+    algorithm, generator = cb.MAP(lr=0.01, optimizer=optimizer), torch.Generator()
+    state, noise = algorithm.init(target, params, generator), likelihood.draw(1.0, batch, None)
+    for _ in range(12):
+        state, _ = algorithm.update(target, state, batch, noise, generator)
+    for name, p in state.params.items():
+        assert torch.equal(swag.params[name], p)
+
+
+def test_another_optimizer_is_refused():
+    with pytest.raises(InvalidInput, match='"sgd" or "adam"'):
+        cb.SWAG(optimizer="rmsprop")
+
+
 def test_the_temperature_scales_the_covariance():
     posteriors = [fit(algorithm=cb.SWAG(lr=0.1, start=0.0, rank=2), temperature=t) for t in (1.0, 0.25)]
     for name, factors in posteriors[0].factors.items():
