@@ -126,10 +126,8 @@ def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
     def call(*arguments: Tensor | float | None, out: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
         if not is_fused(*tensors):
-            results = formula(*arguments)
-            if out is None:
-                return results
-            return tuple(place.copy_(result) for place, result in zip(out, results, strict=True))
+            found = formula(*arguments)
+            return found if out is None else tuple(place.copy_(f) for place, f in zip(out, found, strict=True))
         like = _largest(tensors) if out is None else out[0]
         tensors = [_laid_out(tensor, like) for tensor in tensors]
         places = [_place(tensor, like) for tensor in tensors]

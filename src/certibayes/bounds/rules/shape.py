@@ -46,8 +46,8 @@ def reshape_training(
     order = torch.channels_last if last else torch.contiguous_format
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
-        into = derivative.center.reshape(center), derivative.radius.reshape(radius)
-        return (Box(*(part.contiguous(memory_format=order) for part in into)),), {}
+        into = derivative.center.reshape(center).contiguous(memory_format=order)
+        return (Box(into, derivative.radius.reshape(radius).contiguous(memory_format=order)),), {}
 
     return reshape_interval(operation, weights, boxes, rounding), pullback
 
