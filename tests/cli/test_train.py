@@ -67,7 +67,7 @@ def test_flags_win_over_the_file_and_the_run_can_be_repeated(tmp_path):
     config.write_text('algorithm = "swag"\nseed = 4\nmargins = true\n[settings]\nevery = 5\nrank = 3\n')
     spec = trained(tmp_path / "a", "--config", config, "--rank", 2, "--no-margins")
     assert spec["algorithm"] == "swag" and spec["seed"] == 4 and not spec["margins"]
-    assert spec["settings"] == {"momentum": 0.9, "start": 0.5, "rank": 2, "every": 5}
+    assert spec["settings"] == {"momentum": 0.9, "start": 0.5, "rank": 2, "every": 5, "optimizer": "sgd"}
     again = invoke("--config", tmp_path / "a" / "spec.toml", "--out", tmp_path / "b", "--json")
     assert json.loads(again.stdout)["spec"] == spec
     one, other = cb.load(tmp_path / "a"), cb.load(tmp_path / "b")

@@ -14,6 +14,7 @@ import certibayes as cb
 from certibayes.errors import Diverged, InvalidInput, UnsupportedLayer
 from certibayes.inference import _group, normal_like
 from certibayes.inference._batches import TensorSource, epochs_together
+from certibayes.inference._capture import made
 from certibayes.inference._streams import Streams
 from certibayes.likelihoods import CROWNIBP, Batch
 
@@ -451,7 +452,7 @@ def test_noise_and_rates_that_are_drawn_ahead_are_those_of_each_step(likelihood,
     class Ahead(_group.Group):
         def __init__(self, *arguments):
             super().__init__(*arguments)
-            self.captured = lambda *given: self.algorithm.update(*given, self.generator)
+            self.captured = lambda *given: made(self.algorithm, *given, self.generator)
 
     monkeypatch.setattr(_group, "Group", Ahead)
     for one, other in zip(together(data_for(LIKELIHOODS["ibp"]), seeded(), **settings), expected, strict=True):

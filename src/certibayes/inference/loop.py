@@ -290,7 +290,7 @@ class Loop:
         return list(zip(rates, noises, strict=True))
 
     def _sent(self, tensor: Tensor) -> Tensor:
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
     def _has_checkpoint(self) -> bool:
         return self.directory is not None and (self.directory / checkpoints.FILE_NAME).exists()
