@@ -27,9 +27,7 @@ EVERY_METHOD = [
     *(cb.Best(bounds, budget=0.5) for bounds in ("ibp", "alpha-crown", "hull")),
 ]
 pytestmark = pytest.mark.usefixtures("few_steps")
-# Hull takes longest, and goes the same way in all of them.
-FAST = [method for method in EVERY_METHOD if isinstance(method, cb.Best) or method.bounds != "hull"]
-every_method = pytest.mark.parametrize("method", few_of(EVERY_METHOD, fast=FAST), ids=repr)
+every_method = pytest.mark.parametrize("method", EVERY_METHOD, ids=repr)
 
 
 @cache
