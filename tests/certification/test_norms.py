@@ -281,9 +281,13 @@ def test_radii_are_for_points_and_norms_are_known(trained):
             call(predictor, x, y, norm="euclid", **settings)
 
 
-def test_radius_abstention_and_regression_carry_the_norm(trained, reached):
+@pytest.mark.parametrize("norm", few_of(["l2", "l1"], fast=["l2"]))
+def test_radii_carry_the_norm(reached, norm):
+    assert reached(norm).norm == norm and f"within {norm} distance radius" in reached(norm).statement
+
+
+def test_abstention_carries_the_norm(trained):
     predictor, x, y = trained
-    assert reached("l2").norm == "l2" and "within l2 distance radius" in reached("l2").statement
     certificate = cb.certify(predictor, x, y, eps=0.3, norm="l2", domain=DOMAIN)
     wider = cb.certify(predictor, x, y, eps=0.3, domain=DOMAIN)
     assert "l2 distance" in cb.certify_abstention(certificate, 0.99).statement

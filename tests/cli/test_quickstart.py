@@ -8,7 +8,7 @@ import certibayes as cb
 
 from .cases import invoke
 
-EPOCHS, HIDDEN, EPS = 2, 8, 0.1
+EPOCHS, HIDDEN, EPS = 1, 8, 0.1
 
 COSINE = cb.Schedule("cosine", warmup=0.05)
 """What ``certibayes train`` takes unless an algorithm asks for a constant rate, which is the default of ``fit``."""

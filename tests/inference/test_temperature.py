@@ -204,17 +204,30 @@ def breaking(monkeypatch, kind, step, action):
     return begun
 
 
+def trained_by(name):
+    """The class whose updates train an algorithm."""
+    return cb.MAP if name == "laplace" else type(ALGORITHMS[name])
+
+
+UNBROKEN = {}
+
+
+def unbroken(name, **settings):
+    """The search that every broken one must end like, made once, and the number of its steps."""
+    if name not in UNBROKEN:
+        with pytest.MonkeyPatch.context() as patch:
+            begun = breaking(patch, trained_by(name), 0, None)
+            UNBROKEN[name] = fit(LIKELIHOODS["rayleigh"], **settings), len(begun)
+    return UNBROKEN[name]
+
+
 class TestResume:
     @pytest.mark.parametrize("name", ["vogn", "hmc", "sghmc", "swag", "laplace"])
     @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
     def test_a_search_broken_off_anywhere_goes_on_to_the_same_bits(self, name, part, tmp_path, monkeypatch):
-        algorithm = ALGORITHMS[name]
-        settings = {"algorithm": algorithm, "temperature": (1.0, 0.1, 0.01), **HELD}
-        kind = cb.MAP if name == "laplace" else type(algorithm)
-        with monkeypatch.context() as patch:
-            begun = breaking(patch, kind, 0, None)
-            expected = fit(LIKELIHOODS["rayleigh"], **settings)
-            total = len(begun)
+        settings = {"algorithm": ALGORITHMS[name], "temperature": (1.0, 0.1, 0.01), **HELD}
+        kind = trained_by(name)
+        expected, total = unbroken(name, **settings)
         with monkeypatch.context() as patch:
             breaking(patch, kind, max(1, int(part * total)), lambda: signal.raise_signal(signal.SIGINT))
             with pytest.raises(Interrupted):
