@@ -54,7 +54,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
     elementwise: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.01
 
-    lr: float = 0.003
+    lr: float = 0.01
     betas: tuple[float, float] = (0.9, 0.99)
     damping: float = 0.0
     initial_std: float = 0.01
