@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certibayes.support import adam
+from certibayes.support import fused as module
 from certibayes.support.fused import FUNCTIONS, _laid_out, _largest, _place, fused, kernel_source
 from tests.support.formulas import FORMULAS, arguments_of, every_function, name_of, names_of
 
@@ -100,6 +101,21 @@ def test_every_element_is_found_in_its_place(sizes, varies, missing, order):
     for i, value in enumerate(expected.as_strided((like.numel(),), (1,)).tolist()):
         index = {"i": i, "0": 0}[place] if isinstance(place, str) else (i // place[0]) % place[1]
         assert memory[index] == value
+
+
+def test_a_kernel_is_launched_with_as_many_threads_as_elements_and_not_for_none(monkeypatch):
+    launched = []
+
+    def compiled(formula, constants, kinds, dtype, device):
+        return lambda grid, block, arguments: launched.append((grid[0] * block[0], arguments[-1])), 1
+
+    monkeypatch.setattr(module, "is_fused", lambda *tensors: True)
+    monkeypatch.setattr(module, "_compiled", compiled)
+    double = fused(lambda a: (2 * a,))
+    assert double(torch.rand(0, 3))[0].shape == (0, 3)
+    assert not launched
+    double(torch.rand(100, 3))
+    assert launched == [(512, 300)]
 
 
 def test_results_can_be_written_in_a_place():

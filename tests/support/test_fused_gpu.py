@@ -54,3 +54,11 @@ def test_gradients_and_vmap_go_through_the_formula_itself():
     x = torch.rand(4, device="cuda")
     assert torch.equal(torch.func.grad(lambda a: square(a)[0].sum())(x), 2 * x)
     assert torch.equal(torch.vmap(lambda a: square(a)[0])(x), x * x)
+
+
+def test_nothing_is_made_of_nothing():
+    @fused
+    def square(a, b):
+        return (a * a * b,)
+
+    assert square(torch.rand(0, 3, device="cuda"), torch.rand(3, device="cuda"))[0].shape == (0, 3)

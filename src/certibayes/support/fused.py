@@ -137,7 +137,9 @@ def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
         written = [torch.empty_like(like) for _ in range(results)] if out is None else [_require(o, like) for o in out]
         periods = [number for place in places if not isinstance(place, str) for number in place]
         blocks = -(-like.numel() // THREADS)
-        kernel((blocks, 1, 1), (THREADS, 1, 1), [*written, *tensors, like.numel(), *periods])
+        # Without boxes their radii are empty, and a GPU refuses a launch of no blocks.
+        if blocks:
+            kernel((blocks, 1, 1), (THREADS, 1, 1), [*written, *tensors, like.numel(), *periods])
         return tuple(written)
 
     return call
