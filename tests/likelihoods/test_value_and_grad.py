@@ -20,6 +20,8 @@ CLASSIFICATION = {
     "no radius": cb.RobustCategorical(cb.TwoPoint(0.0)),
     "smoothing": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(smoothing=0.1)),
     "margins": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(margins=True)),
+    "margins, lam=0": cb.RobustCategorical(cb.TwoPoint(0.1, 0.0), cb.IBP(margins=True)),
+    "margins, smoothing": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(margins=True, smoothing=0.1)),
     "pgd": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.PGD(steps=2)),
     "crown-ibp": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.CROWNIBP()),
     "quadrature": cb.RobustCategorical(cb.Exponential(0.1, quadrature=3)),

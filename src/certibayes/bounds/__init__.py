@@ -1,7 +1,13 @@
 """One network, one box of inputs: bounds on its outputs."""
 
 from certibayes.bounds import rules as rules  # registers the rules of every layer
-from certibayes.bounds.interval import interval_bounds, interval_margins, point_and_box, worst_logits
+from certibayes.bounds.interval import (
+    interval_bounds,
+    interval_margins,
+    margins_of_features,
+    point_and_box,
+    worst_logits,
+)
 from certibayes.bounds.linear import LinearBounder, LinearFunction, layer_boxes, linear_bounds, linear_margins
 from certibayes.bounds.registry import Rules, register, registered, rules_for
 from certibayes.bounds.relaxation import Relaxation
@@ -31,6 +37,7 @@ __all__ = [
     "layer_boxes",
     "linear_bounds",
     "linear_margins",
+    "margins_of_features",
     "outward",
     "outward_box",
     "point_and_box",

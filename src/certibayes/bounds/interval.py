@@ -17,7 +17,7 @@ from certibayes.bounds.training import apply_rule
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.batch_norm import weights_in_pass
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import Linear, Reshape
+from certibayes.networks.operations import Linear, Reshape, Weights
 from certibayes.regions import Box
 
 Observer = Callable[[Node, tuple[Box, ...], Box], Box]
@@ -125,29 +125,55 @@ def interval_margins(graph: Graph, params: Params, box: Box, labels: Tensor, rou
         Lower bounds (B, C); 0 for the label itself.
     """
     last = graph.nodes[-1]
-    is_label = labels[:, None] == torch.arange(graph.classes, device=labels.device)
     if not isinstance(last.operation, Linear):
+        is_label = labels[:, None] == torch.arange(graph.classes, device=labels.device)
         logits = interval_bounds(graph, params, box, rounding)
         lower, upper = logits.ends() if rounding.outward else (logits.lower, logits.upper)
         own = torch.where(is_label, lower, torch.zeros_like(lower)).sum(-1, keepdim=True)
         return torch.where(is_label, torch.zeros_like(lower), own - upper)
     features = interval_bounds(graph.body, params, box, rounding) if graph.body.nodes else box
-    weights = last.weights(params)
+    return margins_of_features(last, last.weights(params), features, labels, rounding)
+
+
+def margins_of_features(
+    last: Node, weights: Weights, features: Box, labels: Tensor, rounding: Rounding = IDEAL
+) -> Tensor:
+    """Bound the margins from below, given bounds on what the last layer reads; see ``interval_margins``.
+
+    Args:
+        last: the last layer, a linear one.
+        weights: of it, by role.
+        features: what it reads, (B, features).
+        labels: class y of each input, (B,).
+        rounding: see ``interval_margins``.
+
+    Returns:
+        Lower bounds (B, C); 0 for the label itself.
+    """
     if rounding.outward:
         # The layer is C wide, so float64 costs little and leaves only the runtime's rounding error.
         features = Box(features.center.double(), features.radius.double())
         weights = {role: weight.double() for role, weight in weights.items()}
     weight = weights["weight"]
+    classes, width = weight.shape
+    is_label = labels[:, None] == torch.arange(classes, device=labels.device)
     center = last.operation.evaluate(weights, features.center)
     own = torch.where(is_label, center, torch.zeros_like(center)).sum(-1, keepdim=True)
-    differences = rounding.magnitude(weight[labels][:, None, :] - weight)
-    radius = torch.einsum("bjn,bn->bj", differences, features.radius)
+    if rounding.outward or classes > len(labels):
+        differences = rounding.magnitude(weight[labels][:, None, :] - weight)
+        radius = torch.einsum("bjn,bn->bj", differences, features.radius)
+    else:
+        # In training: one product for all pairs of classes. Rows of the weights, picked by label, would have to be
+        # added up again in the backward pass, one by one.
+        differences = rounding.magnitude(weight[:, None] - weight).flatten(0, 1)
+        every = (features.radius @ differences.T).unflatten(-1, (classes, classes))
+        radius = torch.where(is_label[..., None], every, torch.zeros_like(every)).sum(1)
     margins = own - center - radius
     if rounding.outward:
         magnitude = (features.center.abs() + features.radius) @ rounding.magnitude(weight).T
         if "bias" in weights:
             magnitude = magnitude + weights["bias"].abs()
-        error = magnitude * rounding.widening(weight.shape[1]) + rounding.underflow
+        error = magnitude * rounding.widening(width) + rounding.underflow
         own_error = torch.where(is_label, error, torch.zeros_like(error)).sum(-1, keepdim=True)
         margins = margins - error - own_error
     return torch.where(is_label, torch.zeros_like(margins), margins)

@@ -15,16 +15,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds import Box, worst_logits
+from certibayes.bounds import Box, TrainingPass, margins_of_features, worst_logits
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
-from certibayes.likelihoods.base import Batch
+from certibayes.likelihoods.base import Batch, Noise
 from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
 from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum
 from certibayes.likelihoods.radius import RadiusDistribution
 from certibayes.likelihoods.ramp import Ramp
 from certibayes.likelihoods.robust import RobustLikelihood, radius_distribution
 from certibayes.networks import Graph, Params
+from certibayes.networks.batch_norm import normalizes_by_batch
+from certibayes.networks.operations import Linear
 from certibayes.support.checks import require_labels
 
 
@@ -98,6 +100,39 @@ class RobustCategorical(RobustLikelihood):
         # All softmaxes at once: few large operations take less time than many small ones.
         terms = label_log_probability(torch.cat(logits), targets.repeat(len(logits)))
         return torch.logsumexp(terms.view(len(logits), -1) + log_weights[:, None], 0)
+
+    def value_and_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the base class; where margins fold the last layer in, the passes that are written out end before it."""
+        last, rounding = graph.nodes[-1], self.adversary.margin_rounding
+        if rounding is None or not self._ends_in_margins(graph, noise):
+            return super().value_and_grad(graph, params, buffers, batch, noise, scale)
+        tensors, targets = {**buffers, **params}, batch.targets
+        weighs = self.p_eps.clean > 0.0
+        # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
+        inputs = batch.inputs if weighs or normalizes_by_batch(graph) else None
+        box = self._box(graph, tensors, batch, noise)
+        passes = TrainingPass(graph.body, params, buffers, inputs, box, rounding)
+
+        def head(own: Params, centers: Tensor, radius: Tensor) -> Tensor:
+            clean, center = centers[: len(centers) - len(radius)], centers[len(centers) - len(radius) :]
+            weights = last.weights({**tensors, **own})
+            worst = -margins_of_features(last, weights, Box(center, radius), targets, rounding)
+            logits = last.operation.evaluate(weights, clean) if weighs else None
+            return self.log_p(logits, [worst], targets, noise.log_weights)
+
+        own = {name: params[name] for name in last.roles.values() if name in params}
+        values, pull, *_ = torch.func.vjp(head, own, passes.output.center, passes.output.radius)
+        slopes, center, radius = pull(torch.full_like(values, scale))
+        gradient = passes.gradient(Box(center, radius))
+        return values, {name: g + slopes[name] if name in slopes else g for name, g in gradient.items()}
+
+    def _ends_in_margins(self, graph: Graph, noise: Noise) -> bool:
+        """Tell whether the passes are those of one box up to a linear last layer, and of the inputs themselves."""
+        folded = isinstance(graph.nodes[-1].operation, Linear) and bool(graph.body.nodes)
+        own = self.keeps(RobustLikelihood, "log_likelihood", "passes")
+        return folded and own and self.keeps(RobustCategorical, "worst_outputs") and len(noise.radii) == 1
 
     def log_p_and_derivative(
         self, outputs: Box, targets: Tensor, log_weights: Tensor, scale: float

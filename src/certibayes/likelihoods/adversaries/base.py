@@ -85,6 +85,11 @@ class Adversary:
         """
         return None
 
+    @property
+    def margin_rounding(self) -> Rounding | None:
+        """The same where the last layer is folded into class margins, so that the box goes up to its inputs."""
+        return None
+
     def worst_logits(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
         """Return logits (B, C) whose softmax at the label bounds, or estimates, the worst case.
 

@@ -42,6 +42,11 @@ class IBP(Adversary):
         """See the base class; margins use the last layer's weights in another way."""
         return None if self.margins else self._rounding
 
+    @property
+    def margin_rounding(self) -> Rounding | None:
+        """See the base class."""
+        return self._rounding if self.margins else None
+
     def worst_logits(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
         """See the base class."""
         if self.margins:
