@@ -98,6 +98,17 @@ class TestValidation:
         hits = posterior.predictor().predict(inputs()) == classes()
         assert posterior.metadata["history"][-1]["validation_accuracy"] == pytest.approx(float(hits.float().mean()))
 
+    def test_the_robust_accuracy_is_by_the_likelihoods_own_bounds(self):
+        likelihood = LIKELIHOODS["ibp"]
+        posterior = fit(likelihood, validation=(inputs(), classes()), epochs=20)
+        bounds = cb.bounds.interval_bounds(
+            posterior.graph, posterior.params, cb.regions.InputRegion(inputs(), likelihood.p_eps.eta).ideal_box()
+        )
+        worst = cb.bounds.worst_logits(bounds, classes())
+        expected = float((worst.argmax(-1) == classes()).float().mean())
+        assert posterior.metadata["history"][-1]["validation_robust_accuracy"] == pytest.approx(expected)
+        assert "validation_robust_accuracy" not in fit(validation=0.25).metadata["history"][-1]
+
     def test_regression_has_a_loss_but_no_accuracy(self):
         record = fit(LIKELIHOODS["regression"], validation=0.25, batch_size=6).metadata["history"][-1]
         assert "validation_loss" in record

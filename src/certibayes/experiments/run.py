@@ -68,6 +68,7 @@ def train(  # noqa: PLR0913 - public
     common: dict[str, Any] = {
         "prior": spec.make_prior(),
         "batch_size": spec.batch_size,
+        "precision": spec.precision,
         "clip": spec.clip,
         "seed": spec.seed,
         "validation": spec.validation or None,

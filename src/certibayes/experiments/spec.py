@@ -14,7 +14,7 @@ from certibayes.errors import InvalidInput
 from certibayes.experiments._adversary import NAMES, make_adversary, settings_of_adversary
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
-from certibayes.inference.target import BATCH_NORM
+from certibayes.inference.target import BATCH_NORM, PRECISIONS
 from certibayes.inference.temperature import HELD_OUT, default_temperature
 from certibayes.likelihoods import (
     LIKELIHOODS,
@@ -60,6 +60,7 @@ CHOICES: dict[str, Collection[str]] = {
     "radius": RADII,
     "ramp_shape": RAMPS,
     "schedule": SCHEDULES,
+    "precision": PRECISIONS,
     "batch_norm": BATCH_NORM,
 }
 """The names that a field of a spec may hold."""
@@ -121,9 +122,12 @@ class TrainSpec:
         warmup: fraction of training over which the learning rate rises; by default 0.05, or 0 where the rate is to be
             constant.
         lr_floor: factor on the learning rate at the end of a cosine or exponential schedule.
+        lr_end: fraction of training at which that end is reached; the rate then stays, as SWAG wants it.
         clip: largest norm of the gradient; none for any.
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples per step.
+        precision: ``highest``, or ``high`` if products on a GPU may round their factors to TF32 in training, which is
+            faster.
         batch_norm: where the statistics of batch norm come from in training: ``batch``, from the step's own clean
             inputs, the default; or ``constant``, refreshed between epochs, as vogn and hmc need it.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
@@ -172,9 +176,11 @@ class TrainSpec:
     schedule: str | None = None
     warmup: float | None = None
     lr_floor: float = 0.01
+    lr_end: float = 1.0
     clip: float | None = None
     epochs: int = 20
     batch_size: int = 128
+    precision: str = PRECISIONS[0]
     batch_norm: str | None = None
     temperature: float | str | None = None
     start_epochs: int | None = None
@@ -401,4 +407,5 @@ class TrainSpec:
             kind if self.schedule is None else self.schedule,
             self.lr_floor,
             warmup if self.warmup is None else self.warmup,
+            self.lr_end,
         )

@@ -1,5 +1,6 @@
 """One algorithm per file; ``fit`` drives any of them."""
 
+from certibayes.inference._batches import held_out
 from certibayes.inference._streams import normal_like
 from certibayes.inference.algorithm import Algorithm, Info, Sweep
 from certibayes.inference.bbb import BBB
@@ -40,5 +41,6 @@ __all__ = [
     "as_algorithm",
     "fit",
     "fit_many",
+    "held_out",
     "normal_like",
 ]

@@ -16,6 +16,7 @@ from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
 from certibayes.networks.batch_norm import evenly_spaced
 from certibayes.support.checks import require_count
+from certibayes.support.seeds import derived_seed
 from certibayes.support.tensors import as_tensor, tensor_bytes
 
 
@@ -338,3 +339,8 @@ def split_off(train: Data, fraction: float, seed: int) -> tuple[Data, Batch]:
     count = max(1, round(fraction * len(inputs)))
     held, kept = order[:count], order[count:]
     return Batch(inputs[kept], targets[kept]), Batch(inputs[held], targets[held])
+
+
+def held_out(train: Data, fraction: float, seed: int) -> tuple[Data, Batch]:
+    """Return the data that ``fit(validation=fraction, seed=seed)`` trains on, and those that it holds out."""
+    return split_off(train, fraction, derived_seed(seed, "validation"))

@@ -15,6 +15,7 @@ from torch import Tensor
 from certibayes.bounds import rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.inference._batches import Placement
+from certibayes.inference.target import PRECISIONS
 from certibayes.likelihoods import Batch, Likelihood
 from certibayes.networks import Graph, Network
 from certibayes.networks.plain import require_plain
@@ -134,7 +135,7 @@ def require_inferable(network: Network) -> None:
 
 def require_precision(precision: Any) -> None:
     """Raise unless ``precision`` is one that training knows."""
-    if precision not in ("highest", "high"):
+    if precision not in PRECISIONS:
         raise InvalidInput(f'precision is "highest", or "high" for TF32 in training, got {precision!r}.')
 
 

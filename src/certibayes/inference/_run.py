@@ -19,8 +19,8 @@ from certibayes.inference._batches import (
     Pair,
     Placement,
     digest_of,
+    held_out,
     source_of,
-    split_off,
     validation_pair,
     whole,
 )
@@ -49,7 +49,6 @@ from certibayes.posteriors import Posterior
 from certibayes.prediction import domain_of_all
 from certibayes.regions import domain_to_json
 from certibayes.support.checks import require_finite, whole_number
-from certibayes.support.seeds import derived_seed
 
 
 class Known:
@@ -219,7 +218,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     if isinstance(validation, (tuple, list)):
         held = validation_pair(validation)
     elif validation is not None:
-        train, held = split_off(train, validation, derived_seed(seed, "validation"))
+        train, held = held_out(train, validation, seed)
     placement = placement_of(net, device)
     augmentations = as_augmentations(augment)
     source = known.source(train, batch_size, placement, algorithm.full_batch)

@@ -370,16 +370,20 @@ class Loop:
     def _validate(self, held: Batch) -> dict[str, float]:
         """Evaluate the mean network on held-out data, at full radii."""
         params = self.algorithm.mean_params(self.state)
-        likelihoods, hits = [], []
+        likelihood, weights = self.target.likelihood, self.target.weights(params)
+        likelihoods, hits, withstood = [], [], []
         generator = torch.Generator().manual_seed(derived_seed(self.seed, "validation noise"))
         for inputs, targets in zip(held.inputs.split(1000), held.targets.split(1000), strict=True):
             batch = Batch(inputs, targets)
-            noise = self.target.likelihood.draw(1.0, batch, generator)
+            noise = likelihood.draw(1.0, batch, generator)
             likelihoods.append(self.target.log_likelihood(params, batch, noise))
             if not targets.is_floating_point():
-                outputs = self.target.graph.evaluate({**self.target.buffers, **params}, inputs)
-                hits.append(outputs.argmax(-1) == targets)
+                hits.append(self.target.graph.evaluate(weights, inputs).argmax(-1) == targets)
+                right = likelihood.withstands(likelihood.passes(self.target.graph, weights, batch, noise), targets)
+                withstood += [] if right is None else [right]
         record = {"validation_loss": -float(torch.cat(likelihoods).mean())}
         if hits:
             record["validation_accuracy"] = float(torch.cat(hits).float().mean())
+        if withstood:
+            record["validation_robust_accuracy"] = float(torch.cat(withstood).float().mean())
         return record

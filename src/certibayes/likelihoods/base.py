@@ -157,6 +157,15 @@ class Likelihood:
         """
         raise NotImplementedError
 
+    def withstands(self, outputs: Outputs, targets: Tensor) -> Tensor | None:
+        """Tell which examples (B,) keep their class in the worst case; None where there is none, or no class.
+
+        Args:
+            outputs: from ``passes``.
+            targets: labels (B,) or regression targets (B, outputs).
+        """
+        return None
+
     def value_and_grad(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor]]:

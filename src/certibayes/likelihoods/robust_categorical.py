@@ -18,7 +18,7 @@ from torch.nn import functional
 from certibayes.bounds import Box, TrainingPass, margins_of_features, worst_logits
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
-from certibayes.likelihoods.base import Batch, Noise
+from certibayes.likelihoods.base import Batch, Noise, Outputs
 from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
 from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum
 from certibayes.likelihoods.radius import RadiusDistribution
@@ -100,6 +100,15 @@ class RobustCategorical(RobustLikelihood):
         # All softmaxes at once: few large operations take less time than many small ones.
         terms = label_log_probability(torch.cat(logits), targets.repeat(len(logits)))
         return torch.logsumexp(terms.view(len(logits), -1) + log_weights[:, None], 0)
+
+    def withstands(self, outputs: Outputs, targets: Tensor) -> Tensor | None:
+        """See the base class: by the adversary's own bounds or attack, where p_eps has one radius beside 0."""
+        if len(outputs.worst) != 1 or outputs.worst[0].dim() == 1:
+            return None
+        worst = outputs.worst[0]
+        is_label = targets[:, None] == torch.arange(worst.shape[-1], device=targets.device)
+        rivals = worst.masked_fill(is_label, -torch.inf).amax(-1)
+        return worst.gather(-1, targets[:, None]).squeeze(-1) > rivals
 
     def value_and_grad(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
