@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
+from certibayes.posteriors._metadata import of_center
 from certibayes.posteriors._parameters import named_tensors, parameters_of, stacked_parameters_of
+from certibayes.posteriors.point import Point
 from certibayes.posteriors.posterior import Posterior
 from certibayes.regions import Domain
 from certibayes.support.stacks import count
@@ -59,6 +61,10 @@ class DiagonalGaussian(Posterior):
             noise = torch.randn((samples, *mean.shape), generator=generator, dtype=mean.dtype)
             drawn[name] = noise.to(mean.device).mul_(self.std[name]).add_(mean)
         return self._with_buffers(drawn)
+
+    def center(self) -> Point:
+        """Return the network of the mean weights; after ``fit``, with batch norm statistics of its own."""
+        return Point(self.network, self.mean, metadata=of_center(self.metadata))
 
     def tensors(self) -> dict[str, Tensor]:
         """See the base class."""

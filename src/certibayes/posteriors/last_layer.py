@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.networks import Network, Params
+from certibayes.posteriors._metadata import of_center
 from certibayes.posteriors._parameters import named_tensors, parameters_of
+from certibayes.posteriors.point import Point
 from certibayes.posteriors.posterior import Posterior
 from certibayes.regions import Domain
 from certibayes.support.exact_product import exact_product
@@ -83,6 +85,10 @@ class LastLayerGaussian(Posterior):
         for name, part in zip(self.names, moved.split(numbers, 1), strict=True):
             drawn[name] = self.mean[name] + part.view(samples, *self.mean[name].shape)
         return self._with_buffers(drawn)
+
+    def center(self) -> Point:
+        """Return the network of the mean weights; after ``fit``, with batch norm statistics of its own."""
+        return Point(self.network, self.mean, metadata=of_center(self.metadata))
 
     def tensors(self) -> dict[str, Tensor]:
         """See the base class."""

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
+from certibayes.posteriors._metadata import JOINED, of_all
 from certibayes.posteriors._parameters import stacked_parameters_of
 from certibayes.posteriors.posterior import Posterior, as_network
 from certibayes.prediction import Predictor
-from certibayes.regions import Domain
-from certibayes.support.stacks import count, pick
+from certibayes.regions import Domain, domain_to_json
+from certibayes.support.stacks import count, joined, pick
 from certibayes.support.stacks import stack as stack_samples
 
 
@@ -59,6 +60,35 @@ class Samples(Posterior):
         stacked = stack_samples([{**network.params, **network.buffers} for network in networks])
         return cls(networks[0], stacked, domain=domain)
 
+    @classmethod
+    def join(cls, *posteriors: Posterior, each: int | None = None, seed: int = 0, data: Any = None) -> Samples:
+        """Put samples of several posteriors of one architecture into one: MultiSWAG, or an ensemble of centers.
+
+            cb.Samples.join(*swags, each=12)                          # 12 samples of each (Wilson and Izmailov, 2020)
+            cb.Samples.join(*[swag.center() for swag in swags])       # their means, each with its own statistics
+
+        The samples of a posterior are those of its own ``predictor(each, seed)``, in the order of the posteriors, each
+        with the batch norm statistics of its own weights. All count the same in a prediction, so a posterior counts as
+        often as it has samples.
+
+        Args:
+            posteriors: at least one.
+            each: samples of each; by default all where there are finitely many, and 35 where any number can be drawn.
+            seed: of the samples.
+            data: training inputs, where batch norm statistics of these samples are not kept; see ``predictor``.
+
+        Raises:
+            InvalidInput: they differ in architecture, domain, task or precision; or statistics are needed and not kept.
+        """
+        _require_alike(posteriors)
+        predictors = [posterior.predictor(each, seed, data=data) for posterior in posteriors]
+        device, kinds = predictors[0].device, {own.dtype for own in predictors}
+        if len(kinds) > 1:
+            raise InvalidInput(f"the posteriors differ in precision: {', '.join(map(str, kinds))}. Train them in one.")
+        stacked = joined([{name: t.to(device) for name, t in own.samples.items()} for own in predictors])
+        metadata = of_all([{"posterior": type(posterior).__name__, **posterior.metadata} for posterior in posteriors])
+        return cls(posteriors[0].network, stacked, metadata=metadata)
+
     def __len__(self) -> int:
         """Return the number of samples held."""
         return count(self.stacked)
@@ -72,7 +102,8 @@ class Samples(Posterior):
     def holds(self) -> str:
         """See the base class."""
         chains = f" from {self.metadata['chains']} chains" if self.metadata.get("chains", 1) != 1 else ""
-        return f"{len(self)} sample{'' if len(self) == 1 else 's'}{chains}"
+        several = f" of {len(self.metadata[JOINED])} posteriors" if JOINED in self.metadata else ""
+        return f"{len(self)} sample{'' if len(self) == 1 else 's'}{chains}{several}"
 
     def sample(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Pick ``samples`` different ones; all of them, in order, if that many are held."""
@@ -110,3 +141,26 @@ class Samples(Posterior):
         prefix = "stacked:"
         stacked = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         return cls(network, stacked, metadata=metadata)
+
+
+def _require_alike(posteriors: Sequence[Any]) -> None:
+    """Raise unless all are posteriors, of one architecture, task and domain."""
+    if not posteriors:
+        raise InvalidInput("join needs at least one posterior: Samples.join(first, second).")
+    for number, posterior in enumerate(posteriors):
+        if not isinstance(posterior, Posterior):
+            raise InvalidInput(
+                f"join takes posteriors, one after another: Samples.join(first, second); argument {number} is a "
+                f"{type(posterior).__name__}. A list of them takes a star: Samples.join(*posteriors)."
+            )
+        first = posteriors[0]
+        differs = {
+            "architecture": posterior.graph != first.graph,
+            "task": posterior.task != first.task,
+            "domain": domain_to_json(posterior.domain) != domain_to_json(first.domain),
+        }
+        if any(differs.values()):
+            raise InvalidInput(
+                f"posteriors 0 and {number} differ in {' and '.join(what for what in differs if differs[what])}, so no "
+                "one predictor has samples of both. Join posteriors of one network, for one kind of data."
+            )
