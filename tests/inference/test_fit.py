@@ -101,9 +101,9 @@ class TestValidation:
     def test_the_robust_accuracy_is_by_the_likelihoods_own_bounds(self):
         likelihood = LIKELIHOODS["ibp"]
         posterior = fit(likelihood, validation=(inputs(), classes()), epochs=20)
-        bounds = cb.bounds.interval_bounds(
-            posterior.graph, posterior.params, cb.regions.InputRegion(inputs(), likelihood.p_eps.eta).ideal_box()
-        )
+        radius = torch.tensor(likelihood.p_eps.eta)
+        box = cb.regions.InputRegion(inputs(), radius, domain=likelihood.domain).ideal_box()
+        bounds = cb.bounds.interval_bounds(posterior.graph, posterior.params, box)
         worst = cb.bounds.worst_logits(bounds, classes())
         expected = float((worst.argmax(-1) == classes()).float().mean())
         assert posterior.metadata["history"][-1]["validation_robust_accuracy"] == pytest.approx(expected)

@@ -11,7 +11,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import certibayes as cb
 from certibayes.errors import Diverged, Interrupted, InvalidInput, RunExists
-from certibayes.inference import held_out
 from certibayes.inference import temperature as search
 from certibayes.likelihoods import Batch
 from certibayes.support.seeds import derived_seed
@@ -32,7 +31,7 @@ FAST = [("vogn", "pgd"), ("hmc-chains", "ibp"), ("laplace-last-layer", "ibp"), (
 
 
 def held_out(likelihood, seed=0):
-    return held_out(data_for(likelihood), 0.25, seed)
+    return cb.inference.held_out(data_for(likelihood), 0.25, seed)
 
 
 def predictive_loss(posterior, likelihood, seed=0):
