@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOption
+from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOption, radius_of_text
 from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.errors import InvalidInput
 from certibayes.experiments import Evaluator, run_study
@@ -17,6 +17,9 @@ from certibayes.experiments.certification_study import POINTS, RuleEvaluator, ru
 from certibayes.experiments.certification_study import Row as RuleRow
 from certibayes.experiments.certification_study import flat as flat_rules
 from certibayes.experiments.claims import Claim
+from certibayes.experiments.deep_study import MEMBERS, DeepEvaluator, choose, chosen_tasks, run_deep_study, run_paths
+from certibayes.experiments.deep_study import Row as DeepRow
+from certibayes.experiments.deep_study import flat as flat_deep
 from certibayes.experiments.inference_study import EPS, Row
 from certibayes.experiments.out_of_distribution import usual_out_of_distribution
 from certibayes.experiments.uncertainty_study import (
@@ -30,8 +33,10 @@ from certibayes.experiments.uncertainty_study import Row as UncertaintyRow
 from certibayes.support.names import unknown_name
 from certibayes.support.progress import reporting
 
-STUDIES = ("inference", "uncertainty", "certification")
+STUDIES = ("inference", "uncertainty", "certification", "deep")
 
+
+PARTS = ("results", "choice", "paths")
 
 SHOWN = {
     "theorem1, ibp": "theorem1",
@@ -60,6 +65,14 @@ def reproduce_command(
     budget: Annotated[
         float | None, typer.Option("--budget", help="Seconds of splitting for each run (certification).")
     ] = None,
+    eps: Annotated[
+        float | None,
+        typer.Option(
+            "--eps", parser=radius_of_text, metavar="RADIUS", help="Take only this radius (deep), such as 2/255."
+        ),
+    ] = None,
+    part: Annotated[str, typer.Option("--part", help=f"Of the study of deep networks: {', '.join(PARTS)}.")] = PARTS[0],
+    members: Annotated[int, typer.Option("--members", help="Seeds of every recipe (deep).")] = MEMBERS,
     out: Annotated[Path | None, typer.Option("--out", help="Directory to write to; runs/STUDY by default.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny networks and few epochs, to see that it works; figures mean nothing.")
@@ -75,8 +88,10 @@ def reproduce_command(
 
     inference: ten methods, certified and attacked. uncertainty: the paper's methods, standard beside robust, on inputs
     in and out of distribution and on adversarial ones. certification: what each rule proves, and what attacks leave
-    unbroken. What is finished is kept: a study that was stopped goes on where it was when the command is given again,
-    and uncertainty and certification share their runs where they are given the same directory.
+    unbroken. deep: posteriors of deep networks; with --part choice, what was compared on held-out images, and with
+    --part paths, lam ramped beside lam from the start. What is finished is kept: a study that was stopped goes on where
+    it was when the command is given again, and uncertainty and certification share their runs where they are given the
+    same directory.
 
     Example: certibayes reproduce inference --dataset mnist --device cuda --workers 8
     """
@@ -97,6 +112,24 @@ def reproduce_command(
                 )  # fmt: skip
             record = {"out": str(out), "rows": [{**vars(row), "figures": row.figures} for row in rows]}
             table = _table(rows)
+        elif study == "deep":
+            if part not in PARTS:
+                raise InvalidInput(unknown_name("part", part, PARTS))
+            deep = DeepEvaluator(EPS, limit=limit, data_dir=data_dir, device=device)
+            with reporting(not as_json, study) as moved:
+                common: dict[str, Any] = {"quick": quick, "on_progress": lambda done, total, name: moved(done, total)}
+                if part == "paths":
+                    paths = run_paths(out, deep, **common)
+                    deep_rows = [DeepRow("fashion-mnist", name, figures["1"]) for name, figures in paths.items()]
+                else:
+                    tasks = chosen_tasks(dataset, eps)
+                    common["workers"] = workers
+                    if part == "choice":
+                        deep_rows = choose(out, deep, tasks, **common)
+                    else:
+                        deep_rows = run_deep_study(out, deep, tasks, members=members, **common)
+            record = {"out": str(out), "rows": [flat_deep(row) for row in deep_rows]}
+            table = _deep_table(deep_rows)
         elif study == "certification":
             limit = POINTS if limit is None else limit
             by_rule = RuleEvaluator(EPS, limit=limit, data_dir=data_dir, device=device, budget=budget)
@@ -157,6 +190,20 @@ def _rules_table(rows: list[RuleRow]) -> Table:
         fractions = [row.figures["rules"][name]["certified"] for name in names]
         fractions.append(row.figures["attacks"]["ensemble"]["robust_accuracy"])
         table.add_row(row.method, f"{row.temperature:g}", *(f"{100 * fraction:.1f}" for fraction in fractions))
+    return table
+
+
+def _deep_table(rows: list[DeepRow]) -> Table:
+    table = Table(title="certified by intervals, the last layer elided", title_style="bold")
+    table.add_column("task")
+    table.add_column("posterior")
+    for name in ("networks", "proved", "PGD", "accuracy", "NLL", "mutual inf."):
+        table.add_column(name, justify="right")
+    for row in rows:
+        f = row.figures
+        fractions = (f"{100 * f[key]:.1f}%" for key in ("certified", "unbroken", "accuracy"))
+        others = (f"{f['nll']:.3f}", f"{f['mutual_information']:.5f}")
+        table.add_row(row.task, row.posterior, str(f["samples"]), *fractions, *others)
     return table
 
 

@@ -99,7 +99,8 @@ def run_grid(
     # Not fork: CUDA does not survive it.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        pending = {pool.submit(run_one, spec, out / name, evaluator): name for name, spec in specs.items()}
+        ordered = sorted(specs, key=lambda name: passes_over_data(specs[name]), reverse=True)
+        pending = {pool.submit(run_one, specs[name], out / name, evaluator): name for name in ordered}
         try:
             while pending:
                 for future in wait(pending, return_when=FIRST_COMPLETED).done:
@@ -110,6 +111,13 @@ def run_grid(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     return {name: figures[name] for name in specs}
+
+
+def passes_over_data(spec: TrainSpec) -> int:
+    """Return about how often a run goes through all data: the longest runs start first, so that none is left alone."""
+    algorithm = spec.make_algorithm()
+    networks = getattr(algorithm, "chains", 1) * getattr(algorithm, "members", 1)
+    return (spec.epochs + algorithm.burn_in_epochs) * getattr(algorithm, "leapfrog", 1) * networks
 
 
 def run_one(spec: TrainSpec, out: Path, evaluator: Evaluator) -> Figures:
