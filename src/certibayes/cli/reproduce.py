@@ -123,7 +123,6 @@ def reproduce_command(
                     deep_rows = [DeepRow("fashion-mnist", name, figures["1"]) for name, figures in paths.items()]
                 else:
                     tasks = chosen_tasks(dataset, eps)
-                    common["workers"] = workers
                     if part == "choice":
                         deep_rows = choose(out, deep, tasks, **common)
                     else:
