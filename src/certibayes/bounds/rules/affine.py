@@ -96,8 +96,8 @@ def conv2d_training(
     operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
 ) -> tuple[Box, Pullback]:
     """Bound a convolution, and differentiate, as ``linear_training`` does."""
-    box, weight, bias = boxes[0], weights["weight"], weights.get("bias")
-    magnitude = rounding.magnitude(weight)
+    box, bias = boxes[0], weights.get("bias")
+    weight, magnitude = (_filters(w, operation) for w in (weights["weight"], rounding.magnitude(weights["weight"])))
     mask = [wanted.inputs, "weight" in wanted.weights, False]
 
     def pulled(derivative: Tensor, x: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
@@ -119,6 +119,16 @@ def conv2d_training(
 
     radius = operation.convolve(box.radius, magnitude, None)
     return Box(operation.convolve(box.center, weight, bias), radius), pullback
+
+
+def _filters(weight: Tensor, operation: ops.Conv2d) -> Tensor:
+    """Return the filters in an order in memory that makes images have their channels last, where TF32 wants that.
+
+    Images and filters of a single channel have it last or not, as one likes, and cuDNN likes the order in which the
+    batch norm and the convolutions that follow take twice the time.
+    """
+    alike = weight.is_cuda and torch.backends.cudnn.allow_tf32 and weight.shape[1] == operation.groups == 1
+    return weight.squeeze(1).unsqueeze(-1).permute(0, 3, 1, 2) if alike else weight
 
 
 def _channel_sum(x: Tensor) -> Tensor:
