@@ -41,6 +41,7 @@ from certibayes.inference import (
     Laplace,
     NoisyAdam,
     Schedule,
+    SnapshotEnsemble,
     fit,
     fit_many,
 )
@@ -127,6 +128,7 @@ __all__ = [
     "Samples",
     "Schedule",
     "SmoothRamp",
+    "SnapshotEnsemble",
     "Support",
     "Theorem1",
     "TwoPoint",

@@ -26,6 +26,7 @@ ALGORITHMS = {
     "laplace": cb.Laplace(lr=0.01, structure="diagonal"),
     "laplace-last-layer": cb.Laplace(lr=0.01, structure="last-layer", fisher="empirical"),
     "ensemble": cb.DeepEnsemble(lr=0.01, members=3),
+    "snapshot": cb.SnapshotEnsemble(lr=0.01, members=2),
 }
 CLASSIFICATION = {
     "standard": cb.Categorical(),

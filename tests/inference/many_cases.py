@@ -1,10 +1,11 @@
 """Runs for ``fit_many``, and what ``fit`` makes of them one by one."""
 
 import torch
+from torch import nn
 
 import certibayes as cb
 
-from .cases import BATCH_SIZE, LIKELIHOODS
+from .cases import BATCH_SIZE, LIKELIHOODS, SIZE
 from .cases import network as make_network
 
 EPOCHS, STEPS = 7, 3
@@ -21,6 +22,7 @@ ALGORITHMS = {
     "ivon": cb.IVON(lr=0.05, initial_std=0.3),
     "sghmc": cb.SGHMC(lr=0.05, cycles=1, samples=4, exploration=0.5),
     "laplace": cb.Laplace(lr=0.01, structure="diagonal"),
+    "snapshot": cb.SnapshotEnsemble(lr=0.01, members=3),
 }
 PAIRS = [
     *((name, "ibp") for name in ALGORITHMS),
@@ -40,6 +42,19 @@ def apart(train, runs, **common):
 
 def together(train, runs, **common):
     return cb.fit_many(None, train, runs, **{**COMMON, **common})
+
+
+def image_net(seed=0, dtype=torch.float32):
+    """A convolution with batch norm, which takes a bias off again: its gradient would be rounding and nothing else."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = nn.Conv2d(1, 2, 2, bias=False), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)
+    return nn.Sequential(*layers).to(dtype)
+
+
+def images(dtype=torch.float32):
+    x = torch.rand(SIZE, 1, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return x.to(dtype), torch.arange(SIZE) % 3
 
 
 def assert_close(found, expected, tolerance, only=""):

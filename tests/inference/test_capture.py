@@ -14,8 +14,9 @@ ALGORITHMS = {
     "vogn": cb.VOGN(),
     "bbb": cb.BBB(),
     "ensemble": cb.DeepEnsemble(members=2),
+    "snapshot": cb.SnapshotEnsemble(members=3, start=0.2),
 }
-DETERMINISTIC = ("map", "swag")
+DETERMINISTIC = ("map", "swag", "snapshot")
 """Their steps draw nothing; one vector of all weights draws its normal numbers in another order than tensors apart."""
 
 

@@ -11,7 +11,17 @@ import certibayes as cb
 from certibayes.inference import _group
 from certibayes.likelihoods import CROWNIBP
 
-from .cases import BATCH_SIZE, LIKELIHOODS, SIZE, assert_same_posterior, batch_norm_net, classes, data_for, inputs
+from .cases import (
+    BATCH_SIZE,
+    LIKELIHOODS,
+    SIZE,
+    assert_same_posterior,
+    batch_norm_net,
+    classes,
+    data_for,
+    differ,
+    inputs,
+)
 from .many_cases import (
     ALGORITHMS,
     COMMON,
@@ -21,6 +31,8 @@ from .many_cases import (
     TEMPERATURES,
     apart,
     assert_close,
+    image_net,
+    images,
     network,
     seeded,
     together,
@@ -129,6 +141,38 @@ class TestAgreementWithFit:
             assert_close(one, other, 1e-10)
             assert one.metadata["held_out"] == pytest.approx(other.metadata["held_out"])
             assert one.metadata["data"] == other.metadata["data"]
+
+    @pytest.mark.parametrize("name", ["map", "swag", "bbb", "snapshot"])
+    def test_each_augments_its_own_data(self, name, groups):
+        """The same images, changed by numbers of each model's own seed."""
+        runs = [{"net": image_net(0, torch.float64), "seed": seed} for seed in range(3)]
+        settings = {"algorithm": ALGORITHMS[name], "likelihood": LIKELIHOODS["ibp"], "augment": "flip,crop:1"}
+        train = images(torch.float64)
+        found = together(train, runs, **settings)
+        assert groups == [[0, 1, 2]]
+        for one, other in zip(found, apart(train, runs, **settings), strict=True):
+            assert_close(one, other, 1e-10)
+            assert one.metadata["augment"] == other.metadata["augment"]
+        plain = together(train, runs, **{**settings, "augment": None})
+        assert all(differ(one, other) for one, other in zip(found, plain, strict=True))
+
+    def test_and_in_a_way_of_its_own(self, groups):
+        ways = ("flip", "crop:1", None, [cb.data.RandomCrop(2, fill=0.5), cb.data.RandomFlip()])
+        runs = [{"net": image_net(0, torch.float64), "augment": way} for way in ways]
+        train = images(torch.float64)
+        found = together(train, runs, algorithm="map")
+        assert groups == [[0, 1, 2, 3]]
+        for one, other in zip(found, apart(train, runs, algorithm="map"), strict=True):
+            assert_close(one, other, 1e-10)
+            assert one.metadata.get("augment") == other.metadata.get("augment")
+
+    def test_candidate_temperatures_see_the_same_images(self, groups):
+        settings = {"algorithm": ALGORITHMS["bbb"], "temperature": (1.0, 0.1), "augment": "flip", "validation": 0.25}
+        runs, train = [{"net": image_net(0, torch.float64)}], images(torch.float64)
+        (found,) = together(train, runs, batch_size=6, **settings)
+        assert groups == [[0, 1]]
+        (expected,) = apart(train, runs, batch_size=6, **settings)
+        assert_close(found, expected, 1e-10)
 
     @pytest.mark.parametrize("algorithm", [cb.HMC(lr=0.01, leapfrog=3, burn_in=1), cb.DeepEnsemble(members=2)])
     def test_what_is_not_elementwise_has_the_same_bits(self, algorithm, groups):

@@ -17,6 +17,7 @@ from certibayes.inference.checkpoint import FILE_NAME
 from certibayes.support.files import read_tensors
 
 from .cases import BATCH_SIZE, LIKELIHOODS, assert_same_posterior, batch_norm_net, data_for, network
+from .many_cases import image_net, images
 
 EPOCHS, STEPS = 3, 3
 ALGORITHMS = {
@@ -102,6 +103,16 @@ def test_statistics_of_batch_norm_are_part_of_the_checkpoint(tmp_path, monkeypat
         with pytest.raises(RuntimeError, match="crash"):
             fitted("map", runs, checkpoint=tmp_path)
     assert_same(fitted("map", runs, checkpoint=tmp_path, resume=True), fitted("map", runs))
+
+
+def test_augmented_images_are_the_same_again(tmp_path, monkeypatch):
+    runs = [{"net": image_net(seed), "train": images(), "seed": seed} for seed in range(3)]
+    settings = {"runs": runs, "likelihood": "ibp", "augment": "flip,crop:1"}
+    with monkeypatch.context() as patch:
+        breaking(patch, cb.MAP, 5, crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            fitted("map", checkpoint=tmp_path, **settings)
+    assert_same(fitted("map", checkpoint=tmp_path, resume=True, **settings), fitted("map", **settings))
 
 
 def test_a_search_for_a_temperature(tmp_path, monkeypatch):

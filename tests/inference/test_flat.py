@@ -19,6 +19,7 @@ ALGORITHMS = {
     "ivon": cb.IVON(),
     "sghmc": cb.SGHMC(samples=4, exploration=0.0),
     "ensemble": cb.DeepEnsemble(members=3),
+    "snapshot": cb.SnapshotEnsemble(members=3, start=0.0),
 }
 LIKELIHOODS = {"standard": cb.Categorical(), "ibp": cb.RobustCategorical(eps=0.1)}
 

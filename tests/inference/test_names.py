@@ -12,6 +12,7 @@ from .cases import assert_same_posterior, fit
 def test_every_algorithm_has_a_name():
     assert set(ALGORITHMS.values()) == {
         cb.BBB, cb.DeepEnsemble, cb.HMC, cb.IVON, cb.Laplace, cb.MAP, cb.NoisyAdam, cb.SGHMC, cb.SWAG, cb.VOGN,
+        cb.SnapshotEnsemble,
     }  # fmt: skip
 
 
@@ -45,5 +46,6 @@ def test_the_nearest_name_is_offered(typed, meant):
 
 @pytest.mark.parametrize("value", [None, 3, "zzz", object()])
 def test_all_names_are_listed(value):
-    with pytest.raises(InvalidInput, match="map, swag, noisy-adam, vogn, bbb, hmc, ivon, sghmc, laplace, ensemble"):
+    names = "map, swag, noisy-adam, vogn, bbb, hmc, ivon, sghmc, laplace, ensemble, snapshot"
+    with pytest.raises(InvalidInput, match=names):
         as_algorithm(value)

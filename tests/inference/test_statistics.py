@@ -39,7 +39,7 @@ REFRESHED = {key: a for key, a in ALGORITHMS.items() if not (a.full_batch or key
 @pytest.mark.parametrize("name", ["standard", "ibp", "pgd"])
 class TestTraining:
     def test_the_posterior_carries_statistics_of_its_own_network(self, algorithm, name):
-        if isinstance(algorithm, cb.SGHMC):
+        if isinstance(algorithm, (cb.SGHMC, cb.SnapshotEnsemble)):
             pytest.skip("its samples carry their own; see below")
         posterior = fit(LIKELIHOODS[name], net=batch_norm_net(), algorithm=algorithm)
         point = posterior.params if isinstance(posterior, cb.Point) else posterior.mean
@@ -90,8 +90,9 @@ def test_hmc_samples_one_function_so_they_stay_as_they_were_at_the_start(monkeyp
         torch.testing.assert_close(mean, hidden.mean(0).detach(), **EXACT)
 
 
-def test_every_member_of_an_ensemble_carries_its_own():
-    posterior = fit(net=batch_norm_net(), algorithm=ALGORITHMS["ensemble"])
+@pytest.mark.parametrize("key", ["ensemble", "snapshot"])
+def test_every_member_of_an_ensemble_carries_its_own(key):
+    posterior = fit(net=batch_norm_net(), algorithm=ALGORITHMS[key])
     means = []
     for i in range(len(posterior)):
         member = posterior[i]
@@ -291,7 +292,7 @@ class TestSamples:
         assert posterior.predictor().size == 35
 
 
-@pytest.mark.parametrize("key", ["map-adam", "swag", "bbb", "sghmc", "ensemble"])
+@pytest.mark.parametrize("key", ["map-adam", "swag", "bbb", "sghmc", "ensemble", "snapshot"])
 def test_a_resumed_run_gives_the_same_bits(key, tmp_path):
     """Stopped in the middle of the second epoch."""
     algorithm, begun = ALGORITHMS[key], []

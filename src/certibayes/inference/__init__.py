@@ -16,6 +16,7 @@ from certibayes.inference.noisy_adam import NoisyAdam
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.sghmc import SGHMC
+from certibayes.inference.snapshot import SnapshotEnsemble
 from certibayes.inference.swag import SWAG
 from certibayes.inference.target import Target
 from certibayes.inference.vogn import VOGN
@@ -36,6 +37,7 @@ __all__ = [
     "Laplace",
     "NoisyAdam",
     "Schedule",
+    "SnapshotEnsemble",
     "Sweep",
     "Target",
     "as_algorithm",

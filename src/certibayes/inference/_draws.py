@@ -1,4 +1,4 @@
-"""Draws of a Markov chain, collected one after the other in room that was set aside for them."""
+"""Draws of a Markov chain, or members of an ensemble, collected one after the other in room set aside for them."""
 
 from __future__ import annotations
 

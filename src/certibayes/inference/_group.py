@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from certibayes.errors import Diverged
 from certibayes.inference import checkpoint as checkpoints
-from certibayes.inference._batches import TensorSource, epochs_together
+from certibayes.inference._batches import epochs_together
 from certibayes.inference._display import TrainingDisplay
 from certibayes.inference._flat import is_elementwise
 from certibayes.inference._many import ManyTarget, row, stacked
@@ -202,7 +202,7 @@ def program(loop: Loop) -> tuple[Any, ...]:
         [None if part is None else part.shape for part in noise],
         loop.identity["graph"],
         [(name, p.shape, p.dtype, p.device) for name, p in loop.params.items()],
-        (target.data_size, target.epoch_steps, target.total_steps, getattr(source, "batch_size", None)),
+        (target.data_size, target.epoch_steps, target.total_steps, source.smallest),
         (loop.device, loop.settings.get("precision"), target.batch_norm),
         (target.clip, {name: float(weight) for name, weight in target.l1.items()}),
     )
@@ -211,7 +211,7 @@ def program(loop: Loop) -> tuple[Any, ...]:
 def can_be_grouped(loop: Loop) -> bool:
     """Tell whether a model can be trained in one program with others."""
     algorithm = loop.algorithm
-    in_memory = isinstance(loop.source, TensorSource)
+    in_memory = loop.source.data is not None
     return is_elementwise(algorithm) and in_memory and not (algorithm.full_batch or algorithm.stacked)
 
 

@@ -88,10 +88,10 @@ def fit_many(  # noqa: PLR0913 - public
 
     Runs whose steps are the same program are trained together, as one: a step of all of them takes as many kernels as
     a step of one, which counts on a GPU and, where networks are small, on a CPU. They may differ in the weights they
-    start from, in seed, in data of the same size, in learning rate, schedule, prior and temperature, and in radii,
-    their probabilities and their ramp. Runs that differ in anything else make groups of their own. HMC, ensembles,
-    algorithms that do not declare themselves ``elementwise``, augmented data and data from a Dataset or DataLoader are
-    trained one after another.
+    start from, in seed, in data of the same size and how they are augmented, in learning rate, schedule, prior and
+    temperature, and in radii, their probabilities and their ramp. Runs that differ in anything else make groups of
+    their own. HMC, ensembles, algorithms that do not declare themselves ``elementwise`` and data from a Dataset or
+    DataLoader are trained one after another.
 
     Each model has the random numbers that it would have alone, and the posterior agrees with that of ``fit`` up to
     rounding. The same call on the same machine gives the same bits, also after a resume.
@@ -115,7 +115,7 @@ def fit_many(  # noqa: PLR0913 - public
         precision: see ``fit``.
         batch_norm: see ``fit``.
         clip: see ``fit``.
-        augment: see ``fit``; models with augmented data are trained one after another.
+        augment: see ``fit``; each model draws its own changes, those that it would have alone.
         callbacks: called after each epoch of each model; the record says which, under ``"run"``.
         progress: True for a bar for each group; a function is called with the steps of all groups, and all models of a
             group make a step at once.

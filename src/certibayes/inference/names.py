@@ -14,6 +14,7 @@ from certibayes.inference.laplace import Laplace
 from certibayes.inference.map import MAP
 from certibayes.inference.noisy_adam import NoisyAdam
 from certibayes.inference.sghmc import SGHMC
+from certibayes.inference.snapshot import SnapshotEnsemble
 from certibayes.inference.swag import SWAG
 from certibayes.inference.vogn import VOGN
 from certibayes.support.names import nearest
@@ -29,6 +30,7 @@ ALGORITHMS: dict[str, type[Algorithm[Any]]] = {
     "sghmc": SGHMC,
     "laplace": Laplace,
     "ensemble": DeepEnsemble,
+    "snapshot": SnapshotEnsemble,
 }
 """What ``algorithm="..."`` may name."""
 
