@@ -17,7 +17,7 @@ from certibayes.experiments.certification_study import POINTS, RuleEvaluator, ru
 from certibayes.experiments.certification_study import Row as RuleRow
 from certibayes.experiments.certification_study import flat as flat_rules
 from certibayes.experiments.claims import Claim
-from certibayes.experiments.deep_study import MEMBERS, DeepEvaluator, choose, chosen_tasks, run_deep_study, run_paths
+from certibayes.experiments.deep_study import DeepEvaluator, choose, chosen_tasks, run_deep_study, run_paths
 from certibayes.experiments.deep_study import Row as DeepRow
 from certibayes.experiments.deep_study import flat as flat_deep
 from certibayes.experiments.inference_study import EPS, Row
@@ -72,7 +72,9 @@ def reproduce_command(
         ),
     ] = None,
     part: Annotated[str, typer.Option("--part", help=f"Of the study of deep networks: {', '.join(PARTS)}.")] = PARTS[0],
-    members: Annotated[int, typer.Option("--members", help="Seeds of every recipe (deep).")] = MEMBERS,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", help="Trainings of every recipe (deep); its own number by default.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Directory to write to; runs/STUDY by default.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny networks and few epochs, to see that it works; figures mean nothing.")
@@ -126,7 +128,7 @@ def reproduce_command(
                     if part == "choice":
                         deep_rows = choose(out, deep, tasks, **common)
                     else:
-                        deep_rows = run_deep_study(out, deep, tasks, members=members, **common)
+                        deep_rows = run_deep_study(out, deep, tasks, seeds=seeds, **common)
             record = {"out": str(out), "rows": [flat_deep(row) for row in deep_rows]}
             table = _deep_table(deep_rows)
         elif study == "certification":
