@@ -140,7 +140,7 @@ TASKS = {
         "fashion-mnist",
         0.1,
         (10, 35),
-        {"channels": 32, "multiplier": 1.1, "lam": 0.05, "epochs": 45},
+        {"multiplier": 1.1, "lam": 0.05, "epochs": 45},
         candidates={"lam 0.25": {"lam": 0.25}, "regularized": {"tightness": 0.5, "balance": 0.5}},
     ),
     "cifar10-1": Task("cifar10", 1 / 255, (10,), _CIFAR, seeds=1),
