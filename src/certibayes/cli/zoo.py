@@ -1,0 +1,88 @@
+"""certibayes zoo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markdown import Markdown
+from rich.markup import escape
+from rich.table import Table
+
+from certibayes import zoo
+from certibayes.cli.options import DataDir, DeviceOption, EpsOption, JsonOption, SamplesOption
+from certibayes.cli.terminal import console, error_handler, print_json
+from certibayes.errors import InvalidInput
+from certibayes.experiments import add_to_zoo
+from certibayes.zoo.catalog import figures
+
+DIGEST = 12
+"""Characters of a digest that are shown."""
+
+
+def zoo_command(
+    name: Annotated[str | None, typer.Argument(help="An entry whose card is shown; without it, all are listed.")] = None,
+    add: Annotated[
+        Path | None, typer.Option("--add", metavar="RUN", help="Make the entry NAME from this finished run.")
+    ] = None,
+    description: Annotated[
+        str | None, typer.Option("--description", help="With --add: one line for the list.", show_default=False)
+    ] = None,
+    eps: EpsOption = None,
+    samples: SamplesOption = None,
+    data_dir: DataDir = None,
+    device: DeviceOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="With --add: where entries are; the package's own by default.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="With --add: replace the entry NAME.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the posteriors that come with the package, show the card of one, or add one.
+
+    Every command that takes a RUN takes an entry as zoo:NAME: certibayes certify zoo:digits-swag
+
+    With --add a run becomes an entry: deviations are rounded to float16, and what is stored is certified on all test
+    images. EPS, SAMPLES, the device and the data directory are for that.
+
+    Example: certibayes zoo mnist-swag --add runs/swag --samples 35 --device cuda
+    """
+    with error_handler():
+        if add is not None:
+            _add(name, add, as_json, description=description, eps=eps, samples=samples, data_dir=data_dir,
+                 device=device, out=out, overwrite=overwrite)  # fmt: skip
+        elif name is not None:
+            if as_json:
+                print_json(figures(name))
+            else:
+                console.print(Markdown(zoo.card(name)))
+        elif as_json:
+            print_json({"entries": [figures(entry.name) for entry in zoo.list()]})
+        else:
+            _print_list()
+
+
+def _add(name: str | None, run: Path, as_json: bool, **settings: object) -> None:
+    if name is None:
+        raise InvalidInput(f"an entry needs a name: certibayes zoo NAME --add {run}")
+    target = add_to_zoo(run, name, progress=not as_json, **settings)  # type: ignore[arg-type]
+    if as_json:
+        print_json({"path": str(target)})
+    else:
+        console.print(f"{escape(name)} is in [bold]{escape(str(target))}[/bold]", highlight=False)
+
+
+def _print_list() -> None:
+    table = Table("name", "", "data set")
+    for heading in ("eps", "certified", "accuracy", "samples"):
+        table.add_column(heading, justify="right")
+    table.add_column("digest")
+    for entry in zoo.list():
+        fractions = (f"{value:.2%}" for value in (entry.certified, entry.accuracy))
+        table.add_row(
+            f"[bold]{entry.name}[/bold]", escape(entry.description), entry.dataset, f"{entry.eps:.4g}", *fractions,
+            str(entry.samples), f"{entry.digest[:DIGEST]}…",
+        )  # fmt: skip
+    console.print(table)
+    console.print("certibayes zoo NAME shows a card; certibayes certify zoo:NAME takes it as a run", highlight=False)
