@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import certibayes as cb
 from certibayes.errors import InvalidInput
 
-from .cases import batch_norm_net, generator, gaussian, inputs, network
+from .cases import batch_norm_net, gaussian, generator, inputs, network
 
 KINDS = ("diagonal", "low rank")
 

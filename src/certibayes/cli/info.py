@@ -33,9 +33,7 @@ DIGEST = 16
 def info_command(
     run: Annotated[
         Path | None,
-        typer.Argument(
-            help="A run to describe, or zoo:NAME; without it, the installation.", parser=run_directory
-        ),
+        typer.Argument(help="A run to describe, or zoo:NAME; without it, the installation.", parser=run_directory),
     ] = None,
     data_dir: DataDir = None,
     as_json: JsonOption = False,

@@ -22,7 +22,9 @@ DIGEST = 12
 
 
 def zoo_command(
-    name: Annotated[str | None, typer.Argument(help="An entry whose card is shown; without it, all are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="An entry, whose card is shown; without it, all are listed.")
+    ] = None,
     add: Annotated[
         Path | None, typer.Option("--add", metavar="RUN", help="Make the entry NAME from this finished run.")
     ] = None,
@@ -50,27 +52,25 @@ def zoo_command(
     """
     with error_handler():
         if add is not None:
-            _add(name, add, as_json, description=description, eps=eps, samples=samples, data_dir=data_dir,
-                 device=device, out=out, overwrite=overwrite)  # fmt: skip
-        elif name is not None:
+            if name is None:
+                raise InvalidInput(f"an entry needs a name: certibayes zoo NAME --add {add}")
+            target = add_to_zoo(
+                add, name, description=description, eps=eps, samples=samples, data_dir=data_dir, device=device, out=out,
+                overwrite=overwrite, progress=not as_json,
+            )  # fmt: skip
             if as_json:
-                print_json(figures(name))
+                print_json({"path": str(target)})
             else:
-                console.print(Markdown(zoo.card(name)))
-        elif as_json:
-            print_json({"entries": [figures(entry.name) for entry in zoo.list()]})
+                console.print(f"{escape(name)} is in [bold]{escape(str(target))}[/bold]", highlight=False)
+            return
+        if any((description, eps is not None, samples is not None, device, out, overwrite)):
+            raise InvalidInput("these options are for making an entry: certibayes zoo NAME --add RUN")
+        if as_json:
+            print_json(figures(name) if name is not None else {"entries": [figures(e.name) for e in zoo.list()]})
+        elif name is not None:
+            console.print(Markdown(zoo.card(name)))
         else:
             _print_list()
-
-
-def _add(name: str | None, run: Path, as_json: bool, **settings: object) -> None:
-    if name is None:
-        raise InvalidInput(f"an entry needs a name: certibayes zoo NAME --add {run}")
-    target = add_to_zoo(run, name, progress=not as_json, **settings)  # type: ignore[arg-type]
-    if as_json:
-        print_json({"path": str(target)})
-    else:
-        console.print(f"{escape(name)} is in [bold]{escape(str(target))}[/bold]", highlight=False)
 
 
 def _print_list() -> None:

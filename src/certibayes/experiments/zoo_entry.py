@@ -34,7 +34,8 @@ from certibayes.prediction.words import network_in_words
 from certibayes.support.devices import find_device
 from certibayes.support.files import write_atomically
 from certibayes.support.progress import Report
-from certibayes.zoo.catalog import CARD, FIGURES, LARGEST_ENTRY, RECORD, SPEC
+from certibayes.support.stacks import count
+from certibayes.zoo.catalog import CARD, FIGURES, LARGEST_ENTRY, LARGEST_ZOO, RECORD, SPEC
 
 METHOD = Elided(bounds="ibp")
 """How entries are certified: intervals with the last layer elided, as their networks are trained."""
@@ -89,14 +90,16 @@ def add_to_zoo(  # noqa: PLR0913 - public
     dataset = data.load(spec.dataset, data_dir)
     with TemporaryDirectory() as scratch:
         entry = Path(scratch) / name
-        size = _store(posterior, entry, dataset, samples, where)
+        _store(posterior, entry, dataset, samples, where)
+        _require_room(entry, target)
         stored = load(entry)
         predictor = stored.predictor(samples).to(where)
         figures = {
             "name": name,
             "description": description or _description(spec, stored),
             "dataset": spec.dataset,
-            **_about(stored, size),
+            **_about(stored),
+            "bytes": _size(entry),
             **_measured(predictor, dataset, eps, progress),
             "temperature": stored.metadata.get("temperature"),
         }
@@ -104,6 +107,7 @@ def add_to_zoo(  # noqa: PLR0913 - public
         write_atomically(entry / RECORD, (json.dumps(record, indent=2) + "\n").encode())
         write_config(entry / SPEC, spec)
         write_card(entry / CARD, figures, _unusual(spec), stored.metadata)
+        _require_room(entry, target)
         if target.exists():
             shutil.rmtree(target)
         shutil.copytree(entry, target)
@@ -112,7 +116,9 @@ def add_to_zoo(  # noqa: PLR0913 - public
 
 def _require_free(target: Path, name: str, overwrite: bool) -> None:
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
-        raise InvalidInput(f"an entry has a name of small letters, digits and dashes, such as mnist-swag; got {name!r}.")
+        raise InvalidInput(
+            f"an entry has a name of small letters, digits and dashes, such as mnist-swag; got {name!r}."
+        )
     if target.exists() and not overwrite:
         raise RunExists(f"{target} is there already. Choose another name, or replace it with overwrite (--overwrite).")
 
@@ -124,31 +130,48 @@ def _require_finished_classifier(posterior: Posterior, run: Path) -> None:
         raise InvalidInput(f"the zoo holds classifiers, and {run} does {posterior.task}.")
 
 
-def _store(posterior: Posterior, entry: Path, dataset: DataSet, samples: int, device: torch.device) -> int:
-    """Write the posterior, compact where it can be, with the statistics of its samples; return its size in bytes."""
+def _store(posterior: Posterior, entry: Path, dataset: DataSet, samples: int, device: torch.device) -> None:
+    """Write the posterior, compact where it can be, with the statistics of its samples."""
     inputs = dataset.train.inputs.to(device) if posterior.statistics_vary else None
+    # Those of the entry's own seed; those of others would only take room.
+    posterior.statistics = {seed: kept for seed, kept in posterior.statistics.items() if seed == 0}
     if isinstance(posterior, DiagonalGaussian):
         posterior = posterior.compact(inputs)
     if posterior.statistics_vary:
         # Enough for a predictor of the usual size as well.
-        posterior.keep_statistics(inputs, max(samples, SAMPLES))
-    size = posterior.save(entry).stat().st_size
+        needed = max(samples, SAMPLES)
+        if not posterior.statistics or count(posterior.statistics[0]) < needed:
+            posterior.keep_statistics(inputs, needed)
+    posterior.save(entry)
+
+
+def _require_room(entry: Path, target: Path) -> None:
+    """Raise if the entry is too large, or all of them would be."""
+    size, others = _size(entry), _size(target.parent) - _size(target)
     if size > LARGEST_ENTRY:
         raise InvalidInput(
-            f"the posterior takes {size / 1e6:.1f} MB, and an entry of the zoo at most {LARGEST_ENTRY / 1e6:.0f}. Take a "
+            f"the posterior takes {size / 1e6:.1f} MB, and an entry of the zoo at most {LARGEST_ENTRY / 1e6:g}. Take a "
             "narrower network, or a lower rank."
         )
-    return size
+    if size + others > LARGEST_ZOO:
+        raise InvalidInput(
+            f"the entries in {target.parent} would take {(size + others) / 1e6:.1f} MB in all, and may take "
+            f"{LARGEST_ZOO / 1e6:g}. Remove one, or choose another directory."
+        )
 
 
-def _about(posterior: Posterior, size: int) -> dict[str, Any]:
+def _size(path: Path) -> int:
+    """Return the bytes of all files in a directory, 0 if there is none."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def _about(posterior: Posterior) -> dict[str, Any]:
     one = posterior.sample(1, torch.Generator())
     return {
         "posterior": type(posterior).__name__,
         "holds": posterior.holds,
         "network": network_in_words(posterior.graph),
         "parameters": sum(one[name].numel() for name in posterior.graph.parameters),
-        "bytes": size,
     }
 
 

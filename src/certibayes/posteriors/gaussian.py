@@ -174,7 +174,7 @@ def _rounded(deviations: Tensor, name: str) -> Tensor:
     rounded = deviations.to(COMPACT)
     if not bool(torch.isfinite(rounded).all()):
         raise InvalidInput(
-            f"{name!r} holds deviations beyond {torch.finfo(COMPACT).max:g}, the largest number of float16. A posterior "
-            "that wide predicts nothing; it has probably diverged."
+            f"{name!r} holds deviations beyond {torch.finfo(COMPACT).max:g}, the largest number of float16. A "
+            "posterior that wide predicts nothing; it has probably diverged."
         )
     return rounded

@@ -85,7 +85,9 @@ def figures(name: str) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))[FIGURES])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptFile(f"{path} does not hold the figures of {name} ({error!r}). Install certibayes anew.") from error
+        raise CorruptFile(
+            f"{path} does not hold the figures of {name} ({error!r}). Install certibayes anew."
+        ) from error
 
 
 def load(name: str) -> Posterior:
