@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from certibayes._version import __version__
-from certibayes.experiments._toml import to_toml
 from certibayes.experiments.evaluate import Evaluation
 from certibayes.experiments.figures import EXTRA
 from certibayes.experiments.spec import TrainSpec
@@ -55,16 +54,16 @@ def write_demo_report(
     write_atomically(out / "report.html", page.encode())
 
 
-def write_card(path: Path, figures: dict[str, Any], settings: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+def write_card(path: Path, figures: dict[str, Any], recipe: str, metadata: Mapping[str, Any]) -> None:
     """Write the model card of a posterior of the zoo, in Markdown.
 
     Args:
         path: the file.
         figures: what was measured.
-        settings: of its training, those that are not defaults.
+        recipe: settings of its training that are not defaults, as TOML.
         metadata: of the posterior.
     """
     card = _environment().get_template("card.md.j2").render(
-        figures, recipe=to_toml(settings).strip(), metadata=metadata, version=__version__
+        figures, recipe=recipe.strip(), metadata=metadata, version=__version__
     )  # fmt: skip
     write_atomically(path, (card.strip() + "\n").encode())

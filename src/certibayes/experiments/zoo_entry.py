@@ -7,10 +7,9 @@ measured on what was read.
 from __future__ import annotations
 
 import json
-import math
 import re
 import shutil
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +22,7 @@ from certibayes.data import DataSet
 from certibayes.errors import InvalidInput, RunExists
 from certibayes.evaluation import expected_calibration_error, uncertainty
 from certibayes.experiments._report import require_jinja, write_card
-from certibayes.experiments.config import write_config
+from certibayes.experiments.config import TABLE, to_config, write_config
 from certibayes.experiments.evaluate import log_probabilities
 from certibayes.experiments.run import load_run, read_record, started_spec, trained_radius
 from certibayes.experiments.spec import TrainSpec
@@ -106,7 +105,7 @@ def add_to_zoo(  # noqa: PLR0913 - public
         record = {"spec": spec.to_json(), "versions": versions(), FIGURES: figures}
         write_atomically(entry / RECORD, (json.dumps(record, indent=2) + "\n").encode())
         write_config(entry / SPEC, spec)
-        write_card(entry / CARD, figures, _unusual(spec), stored.metadata)
+        write_card(entry / CARD, figures, to_config(_unusual(spec)), stored.metadata)
         _require_room(entry, target)
         if target.exists():
             shutil.rmtree(target)
@@ -215,19 +214,9 @@ def _description(spec: TrainSpec, posterior: Posterior) -> str:
 def _unusual(spec: TrainSpec) -> dict[str, Any]:
     """Return the settings that are not what they would be by default, for this network and algorithm."""
     chosen = ("dataset", "architecture", "likelihood", "algorithm")
-    usual = TrainSpec(**{name: getattr(spec, name) for name in chosen}).resolved()
-    differing = {
-        field.name: getattr(spec, field.name)
-        for field in fields(TrainSpec)
-        if field.name in chosen or not _same(getattr(spec, field.name), getattr(usual, field.name))
-    }
-    differing.pop("settings", None)
-    own = {name: value for name, value in spec.settings.items() if not _same(value, usual.settings.get(name))}
-    return {**differing, **({"settings": own} if own else {})}
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Tell whether two settings are equal; fractions of training that were computed differ in their last digits."""
-    if isinstance(one, float) and isinstance(other, float):
-        return math.isclose(one, other, rel_tol=1e-9)
-    return bool(one == other)
+    values = spec.to_json()
+    usual = TrainSpec(**{name: values[name] for name in chosen}).resolved().to_json()
+    differing = {name: value for name, value in values.items() if name in chosen or value != usual[name]}
+    if TABLE in differing:
+        differing[TABLE] = {name: value for name, value in values[TABLE].items() if value != usual[TABLE][name]}
+    return differing
