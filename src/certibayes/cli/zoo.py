@@ -74,15 +74,17 @@ def zoo_command(
 
 
 def _print_list() -> None:
-    table = Table("name", "", "data set")
-    for heading in ("eps", "certified", "accuracy", "samples"):
-        table.add_column(heading, justify="right")
-    table.add_column("digest")
+    table = Table(show_lines=True)
+    table.add_column("posterior", no_wrap=True)
+    table.add_column("data set")
+    for heading in ("eps", "certified", "accuracy"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for entry in zoo.list():
-        fractions = (f"{value:.2%}" for value in (entry.certified, entry.accuracy))
-        table.add_row(
-            f"[bold]{entry.name}[/bold]", escape(entry.description), entry.dataset, f"{entry.eps:.4g}", *fractions,
-            str(entry.samples), f"{entry.digest[:DIGEST]}…",
+        about = (
+            f"[bold]{entry.name}[/bold]", escape(entry.description),
+            f"[dim]{entry.samples} samples, {entry.digest[:DIGEST]}…[/dim]",
         )  # fmt: skip
+        fractions = (f"{value:.2%}" for value in (entry.certified, entry.accuracy))
+        table.add_row("\n".join(about), entry.dataset, f"{entry.eps:.4g}", *fractions)
     console.print(table)
     console.print("certibayes zoo NAME shows a card; certibayes certify zoo:NAME takes it as a run", highlight=False)

@@ -29,7 +29,6 @@ from certibayes.experiments.spec import TrainSpec
 from certibayes.posteriors import DiagonalGaussian, Posterior, load, versions
 from certibayes.posteriors.posterior import SAMPLES
 from certibayes.prediction import Predictor
-from certibayes.prediction.words import network_in_words
 from certibayes.support.devices import find_device
 from certibayes.support.files import write_atomically
 from certibayes.support.progress import Report
@@ -169,7 +168,7 @@ def _about(posterior: Posterior) -> dict[str, Any]:
     return {
         "posterior": type(posterior).__name__,
         "holds": posterior.holds,
-        "network": network_in_words(posterior.graph),
+        "network": " → ".join(type(node.operation).__name__ for node in posterior.graph.nodes),
         "parameters": sum(one[name].numel() for name in posterior.graph.parameters),
     }
 
