@@ -8,10 +8,11 @@ from mkdocs.structure.files import File
 from certibayes.bounds import support_table
 from certibayes.experiments.settings import as_text, settings_of
 from certibayes.experiments.spec import ALGORITHMS
+from certibayes.zoo import list as zoo_entries
 
 RESULTS = Path(__file__).parent.parent / "results" / "inference-mnist"
 MARKERS = re.compile(
-    r"<!-- (?P<what>supported layers|settings|mnist|mnist chains|file)(?: of (?P<method>[a-z0-9./-]+))? -->"
+    r"<!-- (?P<what>supported layers|zoo|settings|mnist|mnist chains|file)(?: of (?P<method>[a-z0-9./-]+))? -->"
 )
 
 
@@ -33,11 +34,24 @@ def _filled(marker: re.Match[str]) -> str:
     method = marker["method"]
     if marker["what"] == "supported layers":
         return support_table()
+    if marker["what"] == "zoo":
+        return _zoo()
     if marker["what"] == "settings":
         return _settings(method)
     if marker["what"] == "file":
         return (RESULTS.parent / method).read_text()
     return _rows(method, chains=marker["what"] == "mnist chains")
+
+
+def _zoo() -> str:
+    """The entries of the zoo."""
+    lines = ["| name | | data | radius | certified | accuracy | samples |", "| --- |" + " --- |" * 6]
+    for entry in zoo_entries():
+        lines.append(
+            f"| `{entry.name}` | {entry.description} | {entry.dataset} | {entry.eps:.4g} | {entry.certified:.1%} "
+            f"| {entry.accuracy:.1%} | {entry.samples} |"
+        )
+    return "\n".join(lines)
 
 
 def _settings(method: str) -> str:

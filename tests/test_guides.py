@@ -40,3 +40,10 @@ def test_grids_return_a_posterior_for_each_run():
     assert len(space["points"]) == 4 and len(space["ensemble"]) == 4
     settings = [(p.metadata["likelihood"]["p_eps"]["eta"], p.metadata["temperature"]) for p in space["posteriors"]]
     assert settings == [(eta, t) for eta in (0.05, 0.1) for _ in range(2) for t in (1.0, 0.1)]
+
+
+def test_posteriors_of_the_zoo_are_what_their_cards_say(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    space = run("zoo.md")
+    assert space["certificate"].digest == space["entry"].digest
+    assert space["small"].metadata["deviations"] == "float16"

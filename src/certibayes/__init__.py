@@ -5,7 +5,7 @@ a bound that no attack can cross. See Wicker et al., "Bayesian Inference with Ce
 Robustness", AISTATS 2021.
 """
 
-from certibayes import attacks, bounds, data, evaluation, networks, regions
+from certibayes import attacks, bounds, data, evaluation, networks, regions, zoo
 from certibayes._version import __version__
 from certibayes.attacks import Attacked, attack
 from certibayes.bounds import Support, supports
@@ -158,4 +158,5 @@ __all__ = [
     "samples_needed",
     "supports",
     "uncertainty",
+    "zoo",
 ]

@@ -23,6 +23,7 @@ from certibayes.cli.options import (
     RunArgument,
     SamplesOption,
     SeedOption,
+    run_directory,
 )
 from certibayes.cli.terminal import console, error_handler, notes, print_json
 from certibayes.errors import InvalidInput
@@ -39,7 +40,10 @@ from certibayes.support.optional import require_package
 def evaluate_command(
     run: RunArgument,
     other: Annotated[
-        Path | None, typer.Argument(metavar="[RUN2]", help="A second run to set beside it, such as the robust one.")
+        Path | None,
+        typer.Argument(
+            metavar="[RUN2]", help="A second run to set beside it, such as the robust one.", parser=run_directory
+        ),
     ] = None,
     dataset: DatasetOption = None,
     ood: Annotated[

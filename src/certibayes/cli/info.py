@@ -15,7 +15,7 @@ from rich.text import Text
 
 from certibayes import data
 from certibayes.bounds import registered
-from certibayes.cli.options import DataDir, JsonOption
+from certibayes.cli.options import DataDir, JsonOption, run_directory
 from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.errors import CertibayesError, InvalidInput
 from certibayes.evaluation import diagnose
@@ -31,7 +31,10 @@ DIGEST = 16
 
 
 def info_command(
-    run: Annotated[Path | None, typer.Argument(help="A run to describe; without it, the installation.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A run to describe, or zoo:NAME; without it, the installation.", parser=run_directory),
+    ] = None,
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:

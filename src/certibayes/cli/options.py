@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
+from certibayes.errors import InvalidInput
 from certibayes.experiments.settings import as_number
+from certibayes.zoo.catalog import SPEC, directory
+
+ZOO = "zoo:"
+"""What a run of the zoo begins with, where a directory is asked for."""
 
 
 def radius_of_text(text: str) -> float:
@@ -19,7 +24,28 @@ def radius_of_text(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is no radius; write a number such as 0.1 or 8/255.") from None
 
 
-RunArgument = Annotated[Path, typer.Argument(help="Directory of a finished run, as `certibayes train --out` wrote it.")]
+def run_directory(text: str) -> Path:
+    """Read a run from the command line: its directory, or zoo:NAME."""
+    if not str(text).startswith(ZOO):
+        return Path(text)
+    try:
+        return directory(str(text).removeprefix(ZOO))
+    except InvalidInput as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def config_file(text: str) -> Path:
+    """Read a file of settings from the command line: its path, or zoo:NAME for that of an entry."""
+    return run_directory(text) / SPEC if str(text).startswith(ZOO) else Path(text)
+
+
+RunArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="Directory of a finished run, as `certibayes train --out` wrote it, or zoo:NAME (see `certibayes zoo`).",
+        parser=run_directory,
+    ),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option("--data-dir", envvar="CERTIBAYES_DATA", help="Where data sets lie (see `certibayes data`)."),

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.cli.options import DataDir, DeviceOption, JsonOption
+from certibayes.cli.options import DataDir, DeviceOption, JsonOption, config_file
 from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.cli.train_options import hyperparameter_options, spec_options, with_options
 from certibayes.errors import InvalidInput
@@ -24,7 +24,15 @@ _SPEC, _HYPERPARAMETERS = spec_options(), hyperparameter_options()
 @with_options(_SPEC + _HYPERPARAMETERS)
 def train_command(
     out: Annotated[Path, typer.Option("--out", help="Directory of the run.")],
-    config: Annotated[Path | None, typer.Option("--config", help="TOML file with settings; flags win over it.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            help="TOML file with settings, or zoo:NAME for those of an entry; flags win over it.",
+            parser=config_file,
+            metavar="FILE",
+        ),
+    ] = None,
     preset: Annotated[
         str | None, typer.Option("--preset", help="Settings to start from; the file and flags win over them.")
     ] = None,

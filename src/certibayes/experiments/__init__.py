@@ -16,6 +16,7 @@ from certibayes.experiments.run import (
 )
 from certibayes.experiments.spec import ALGORITHMS, LIKELIHOODS, TrainSpec
 from certibayes.experiments.uncertainty_study import UncertaintyEvaluator, run_uncertainty_study
+from certibayes.experiments.zoo_entry import add_to_zoo
 
 __all__ = [
     "ALGORITHMS",
@@ -27,6 +28,7 @@ __all__ = [
     "TrainSpec",
     "UncertaintyEvaluator",
     "add_figures",
+    "add_to_zoo",
     "evaluate",
     "load_run",
     "read_record",

@@ -1,8 +1,9 @@
-"""Reports: one self-contained HTML file, figures included."""
+"""Reports from templates: one self-contained HTML file, figures included, and model cards in Markdown."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,18 @@ def write_demo_report(
         )
     )
     write_atomically(out / "report.html", page.encode())
+
+
+def write_card(path: Path, figures: dict[str, Any], recipe: str, metadata: Mapping[str, Any]) -> None:
+    """Write the model card of a posterior of the zoo, in Markdown.
+
+    Args:
+        path: the file.
+        figures: what was measured.
+        recipe: settings of its training that are not defaults, as TOML.
+        metadata: of the posterior.
+    """
+    card = _environment().get_template("card.md.j2").render(
+        figures, recipe=recipe.strip(), metadata=metadata, version=__version__
+    )  # fmt: skip
+    write_atomically(path, (card.strip() + "\n").encode())

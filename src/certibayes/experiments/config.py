@@ -102,10 +102,16 @@ def _merged(flags: dict[str, Any], config: dict[str, Any] | None, algorithm: str
 
 def write_config(path: Path, spec: TrainSpec) -> None:
     """Write a spec, with every default filled in, so that ``read_config`` gives it back."""
-    values = _without_none(spec.resolved().to_json())
-    values[TABLE] = _without_none(values[TABLE])
     head = f"# To repeat this run: certibayes train --config {path.name} --out OTHER\n\n"
-    write_atomically(path, (head + to_toml(values)).encode())
+    write_atomically(path, (head + to_config(spec.resolved().to_json())).encode())
+
+
+def to_config(values: dict[str, Any]) -> str:
+    """Write settings, all or some of a spec's, as TOML."""
+    values = _without_none(values)
+    if TABLE in values:
+        values[TABLE] = _without_none(values[TABLE])
+    return to_toml(values)
 
 
 def _without_none(values: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 JOINED = "joined"
 """In the metadata of posteriors that were joined: for each of them, what the others do not have in common with it."""
 
-OF_SAMPLES = ("chains", "sampler", "names", "held_out", "temperature_curve", JOINED)
+OF_SAMPLES = ("chains", "sampler", "names", "held_out", "temperature_curve", "deviations", JOINED)
 """Entries about the samples of one posterior, which say nothing about others made of it."""
 
 OF_ONE = (*OF_SAMPLES, "posterior", "history", "versions")

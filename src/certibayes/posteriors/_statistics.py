@@ -38,7 +38,16 @@ def training_inputs(data: Any, graph: Graph) -> Tensor:
 
 
 def sample_statistics(graph: Graph, stacked: Params, inputs: Tensor) -> dict[str, Tensor]:
-    """Return the statistics of every sample by name, (S, channels) each, where they follow the data."""
+    """Return the statistics of every sample by name, (S, channels) each, where they follow the data.
+
+    They are found on a GPU if samples or inputs are there, and returned to where the samples are.
+    """
+    own = next(iter(stacked.values()))
+    device = own.device if own.is_cuda else inputs.device
     # In the network's own precision, as training saw them.
-    inputs = inputs.to(next(iter(stacked.values())))
-    return stack([statistics_of(graph, pick(stacked, i), inputs) for i in range(count(stacked))])
+    inputs = inputs.to(device, own.dtype)
+    found = []
+    for i in range(count(stacked)):
+        sample = {name: tensor.to(device) for name, tensor in pick(stacked, i).items()}
+        found.append(statistics_of(graph, sample, inputs))
+    return {name: tensor.to(own.device) for name, tensor in stack(found).items()}
