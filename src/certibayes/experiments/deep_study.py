@@ -26,7 +26,7 @@ from certibayes.certification import Elided, certify
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
 from certibayes.evaluation import uncertainty
-from certibayes.experiments.deep_figures import draw_paths, draw_rows
+from certibayes.experiments._deep_figures import draw_paths, draw_rows
 from certibayes.experiments.figures import require_matplotlib
 from certibayes.experiments.grid import Evaluator, Figures, run_grid
 from certibayes.experiments.run import load_run, training_data
