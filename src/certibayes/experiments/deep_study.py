@@ -104,15 +104,16 @@ class Task:
         return TrainSpec(**settings)
 
 
-_CIFAR = {
+_CIFAR: dict[str, Any] = {
     "multiplier": 1.0,
     "lam": 0.05,
-    "epochs": 60,
-    "augment": "flip,crop:2",
+    "lr": 2e-3,
+    "epochs": 120,
+    "augment": "flip",
     "algorithm": "snapshot",
     "schedule": "constant",
     "lr_end": 1.0,
-    "settings": {"members": 3, "start": 0.5, "optimizer": "adam"},
+    "settings": {"members": 3, "start": 0.6, "optimizer": "adam"},
 }
 
 TASKS = {
@@ -125,9 +126,16 @@ TASKS = {
             "channels": 8,
             "multiplier": 1.1,
             "lam": 0.25,
-            "epochs": 40,
+            "ramp": None,
+            "lam_ramp": None,
+            "tightness": 0.5,
+            "balance": 0.5,
+            "lr": 0.003,
+            "schedule": "constant",
+            "warmup": 0.02,
+            "epochs": 20,
             "batch_size": 128,
-            "settings": {**COMMON["settings"], "every": 20},
+            "settings": {"optimizer": "adam", "start": 0.6, "rank": 20, "every": 20},
         },
     ),
     "mnist": Task(
@@ -135,16 +143,30 @@ TASKS = {
         0.1,
         (10, 35),
         {"channels": 32, "multiplier": 2.0, "lam": 0.05, "epochs": 45},
+        candidates={"lam 0.25": {"lam": 0.25}, "lr 0.002": {"lr": 2e-3}},
     ),
     "fashion-mnist": Task(
         "fashion-mnist",
         0.1,
         (10, 35),
         {"multiplier": 1.1, "lam": 0.05, "epochs": 45},
-        candidates={"lam 0.25": {"lam": 0.25}, "regularized": {"tightness": 0.5, "balance": 0.5}},
+        candidates={"lam 0.25": {"lam": 0.25}, "lr 0.002": {"lr": 2e-3}, "narrow": {"channels": 32}},
     ),
     "cifar10-1": Task("cifar10", 1 / 255, (10,), _CIFAR, seeds=1),
-    "cifar10-2": Task("cifar10", 2 / 255, (10,), _CIFAR, seeds=1),
+    "cifar10-2": Task(
+        "cifar10",
+        2 / 255,
+        (10,),
+        _CIFAR,
+        seeds=1,
+        candidates={
+            "lr 0.0005": {"lr": 5e-4},
+            "lr 0.005": {"lr": 5e-3},
+            "lam 0.25": {"lam": 0.25},
+            "crops": {"augment": "flip,crop:2"},
+            "batches of 128": {"batch_size": 128},
+        },
+    ),
     "cifar10-8": Task("cifar10", 8 / 255, (10,), _CIFAR, seeds=1),
 }
 """Tasks by name."""
