@@ -72,6 +72,19 @@ def test_it_is_stored_and_certified(name, samples, tmp_path):
     assert bool((result.lower <= probabilities).all() and (probabilities <= result.upper).all())
 
 
+def test_ivon_learns_with_small_standard_deviations():
+    """As the documentation recommends for networks with batch norm: first steps of rate 0.5, and widths that stay."""
+    x, y = training_data()
+    algorithm = cb.IVON(lr=0.5 / (len(x) * 0.01**2), initial_std=0.01)
+    net = cb.networks.cnn5((1, 14, 14), channels=2)
+    posterior = cb.fit(net, (x, y), algorithm=algorithm, epochs=20, batch_size=16, progress=False)
+    losses = [record["loss"] for record in posterior.metadata["history"]]
+    assert losses[-1] < 0.5 * losses[0]
+    assert float((posterior.predictor(10).predict(x) == y).float().mean()) > 0.8
+    widths = torch.cat([std.flatten() for std in posterior.std.values()])
+    assert 0.005 < float(widths.median()) < 0.02
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_sample_has_the_statistics_of_its_own_weights(name):
     posterior = fitted(name)
