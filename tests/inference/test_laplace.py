@@ -8,9 +8,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
+from certibayes.inference import _statistics
 from certibayes.inference.laplace import last_layer
 from certibayes.likelihoods import Batch, Likelihood
 from certibayes.networks import trace
+from certibayes.posteriors import _statistics as kept
 
 from .cases import (
     CLASSIFICATION,
@@ -81,6 +83,57 @@ class TestAgainstEveryExamplesGradient:
         assert tuple(posterior.graph.parameters)[-2:] == posterior.names
         expected = temperature * torch.linalg.inv(total[-size:, -size:])
         torch.testing.assert_close(posterior.factor @ posterior.factor.T, expected, rtol=1e-8, atol=1e-12)
+
+
+class TestBatchNorm:
+    """Curvature under constants, those of the trained network, whatever training did."""
+
+    @pytest.mark.parametrize("epochs", [0, 2])
+    @pytest.mark.parametrize("name", ["standard", "ibp", "ibp-margins"])
+    def test_the_last_layer_in_full(self, name, epochs):
+        likelihood = LIKELIHOODS[name]
+        net, data = batch_norm_net().double(), data_for(likelihood, torch.float64)
+        net[1].running_mean.fill_(0.25)
+        net[1].running_var.fill_(0.5)
+        algorithm = cb.Laplace(lr=0.01, structure="last-layer", fisher="empirical")
+        posterior = fit(likelihood, net, data, algorithm=algorithm, epochs=epochs, temperature=1.0, batch_size=7)
+        assert bool((posterior.buffers["1.running_mean"] == 0.25).all()) == (epochs == 0)
+        total = curvature(posterior, likelihood, data) + torch.diag(prior_precision(posterior))
+        assert tuple(posterior.graph.parameters)[-2:] == posterior.names == ("3.weight", "3.bias")
+        expected = torch.linalg.inv(total[-21:, -21:])
+        torch.testing.assert_close(posterior.factor @ posterior.factor.T, expected, rtol=1e-8, atol=1e-12)
+
+    @pytest.mark.parametrize("name", ["standard", "ibp-margins"])
+    def test_on_a_point_that_was_trained_before(self, name, tmp_path):
+        """MAP, then Laplace with epochs=0, is Laplace; so it is after the disk."""
+        algorithm = cb.Laplace(lr=0.01, structure="last-layer", fisher="empirical")
+        whole = fit(LIKELIHOODS[name], batch_norm_net(), algorithm=algorithm, temperature=0.5)
+        point = fit(LIKELIHOODS[name], batch_norm_net(), algorithm=cb.MAP(lr=0.01))
+        point.save(tmp_path)
+        for start in (point, cb.load(tmp_path)):
+            after = fit(LIKELIHOODS[name], start.network, algorithm=algorithm, epochs=0, temperature=0.5)
+            assert after.predictor(10).digest == whole.predictor(10).digest
+
+    def test_on_the_mean_of_swag(self):
+        swag = fit(net=batch_norm_net(), algorithm=cb.SWAG(lr=0.05, start=0.0, rank=2))
+        posterior = fit(net=swag.center().network, algorithm=cb.Laplace(), epochs=0)
+        assert posterior.center().predictor().digest == swag.center().predictor().digest
+
+    def test_statistics_are_found_once_for_all_samples(self, monkeypatch):
+        found, real = [], _statistics.statistics_of
+
+        def watched(graph, params, x):
+            found.append(1)
+            return real(graph, params, x)
+
+        for module in (_statistics, kept):
+            monkeypatch.setattr(module, "statistics_of", watched)
+        point = fit(net=batch_norm_net())
+        during = len(found)
+        posterior = fit(net=point.network, algorithm=cb.Laplace(), epochs=0)
+        drawn = posterior.predictor(35, seed=3).samples
+        assert len(found) == during
+        assert bool((drawn["1.running_mean"] == point.buffers["1.running_mean"]).all())
 
 
 class TestLinearRegression:

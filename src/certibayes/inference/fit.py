@@ -52,10 +52,10 @@ def fit(  # noqa: PLR0913 - public
     """Infer a posterior over the parameters of ``net``.
 
     Args:
-        net: any traceable module; inference starts from its parameters and leaves it untouched. Parameters that are
-            frozen (``requires_grad=False``) are constants: they have no prior and do not vary, are part of the
-            posterior as they are, and are named in its metadata, under ``"frozen"``; a frozen batch norm keeps its
-            statistics.
+        net: any traceable module, or the ``network`` of a ``Point`` that was trained before; inference starts from its
+            parameters and leaves it untouched. Parameters that are frozen (``requires_grad=False``) are constants: they
+            have no prior and do not vary, are part of the posterior as they are, and are named in its metadata, under
+            ``"frozen"``; a frozen batch norm keeps its statistics.
         train: (inputs, targets) as tensors, arrays or lists; what ``certibayes.data.load`` returned, of which the
             training split is taken; a torch Dataset; or a DataLoader (which keeps its own batch size).
         algorithm: such as ``VOGN()``, or a name such as ``"vogn"`` for one with its defaults; see

@@ -24,6 +24,10 @@ class Point(Posterior):
         input_shape: see ``Posterior``.
         metadata: see ``Posterior``.
         domain: see ``Posterior``.
+
+    Attributes:
+        params: by name.
+        network: the network with these parameters, from which ``fit`` can go on: ``fit(point.network, ...)``.
     """
 
     independent = False
@@ -40,6 +44,7 @@ class Point(Posterior):
         super().__init__(network, metadata=metadata, domain=domain)
         chosen = parameters_of(network, network.params if params is None else params, "params")
         self.params = {name: chosen[name].detach().clone() for name in self.graph.parameters}
+        self.network = network._replace(params={**network.params, **self.params})
 
     @property
     def held(self) -> int:
