@@ -71,7 +71,7 @@ def _by_patches(x: Tensor) -> bool:
 
 
 IMAGES = 50
-"""Images that a CPU convolves at once in float64, where torch copies the patches of a whole batch first; those of so few
+"""Images that a CPU convolves at once in float64. torch copies the patches of all of them first, and those of so few
 stay in its caches."""
 
 
