@@ -73,3 +73,14 @@ def test_it_can_be_mapped_over_networks_and_differentiated(monkeypatch):
     back = torch.vmap(lambda y, weight: operation.transpose(y, weight, (7, 6)))(mapped, weights)
     for k in range(4):
         torch.testing.assert_close(back[k], functional.conv_transpose2d(mapped[k], weights[k], None, 2, 1, (0, 1)))
+
+
+@pytest.mark.parametrize("images", [operations.IMAGES, 2 * operations.IMAGES + 3])
+def test_a_cpu_convolves_a_large_batch_in_parts(images):
+    """In float64, where torch copies all patches first."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(images, 2, 7, 6, dtype=torch.float64, generator=generator)
+    weight = torch.randn(3, 2, 3, 3, dtype=torch.float64, generator=generator)
+    bias = torch.randn(3, dtype=torch.float64, generator=generator)
+    found = Conv2d((2, 1), (1, 0)).convolve(x, weight, bias)
+    assert torch.allclose(found, functional.conv2d(x, weight, bias, (2, 1), (1, 0)), rtol=1e-12, atol=1e-12)

@@ -24,8 +24,8 @@ def demo_command(
 ) -> None:
     """See a provably robust Bayesian network beside one that is not, in about two minutes.
 
-    Trains the same network on 10,000 embedded MNIST digits with the standard and with the robust likelihood, certifies
-    and attacks both on 2,000 test digits, and writes a report, a figure and the results.
+    Trains the same convolutional network on 10,000 embedded MNIST digits with the standard and with the robust
+    likelihood, certifies and attacks both on 2,000 test digits, and writes a report, a figure and the results.
     """
     with error_handler():
 

@@ -46,6 +46,7 @@ def write_demo_report(
         .render(
             summary=summary,
             statement=evaluations["robust"].certificate.statement,
+            method=evaluations["robust"].certificate.method,
             spec=specs["robust"].resolved().to_json(),
             figure=image_source(out / "figure.png"),
             version=__version__,

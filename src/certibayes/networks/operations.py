@@ -70,6 +70,11 @@ def _by_patches(x: Tensor) -> bool:
     return x.is_cuda and not torch.backends.cudnn.enabled
 
 
+IMAGES = 50
+"""Images that a CPU convolves at once in float64. torch copies the patches of all of them first, and those of so few
+stay in its caches."""
+
+
 @dataclass(frozen=True)
 class Conv2d(Operation):
     """Cross-correlation of (B, C, H, W) images with zero padding."""
@@ -85,6 +90,8 @@ class Conv2d(Operation):
 
     def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Convolve with weights other than the layer's own, such as their absolute values."""
+        if x.dtype == torch.float64 and not x.is_cuda and x.shape[0] > IMAGES:
+            return torch.cat([self.convolve(part, weight, bias) for part in x.split(IMAGES)])
         if not _by_patches(x):
             return functional.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
         down, across = self.padding
