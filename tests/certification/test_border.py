@@ -196,7 +196,7 @@ def test_ends_that_are_the_same_for_all_features_are_two_numbers(norm):
 
 
 def test_shards_take_each_point_its_own_domain(tmp_path):
-    domain = X - torch.rand(6, 3), X + 0.05
+    domain = X - 0.25 - torch.rand(6, 3), X + 0.05
     expected = cb.certify(PREDICTOR, X, Y, eps=0.3, domain=domain)
     for _ in range(2):  # made, then read again
         found = certify_in_shards(PREDICTOR, X, Y, tmp_path, eps=0.3, domain=domain, shard=4)

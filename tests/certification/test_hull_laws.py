@@ -54,7 +54,9 @@ def _predictor(name: str, seed: int, networks: int = 3, dtype: torch.dtype = tor
 
 def at_each(x, *radii: float):
     """The points once for each radius, with their radii: what would be as many certificates, in one."""
-    return x.repeat(len(radii), *[1] * (x.dim() - 1)), torch.tensor(radii).double().repeat_interleave(len(x))
+    return x.repeat(len(radii), *[1] * (x.dim() - 1)), torch.tensor(radii, dtype=torch.float64).repeat_interleave(
+        len(x)
+    )
 
 
 def _orders():
