@@ -4,6 +4,7 @@ import torch
 
 import certibayes as cb
 
+from ..strategies import in_turn
 from .cases import BATCH_SIZE, LIKELIHOODS
 from .cases import network as make_network
 
@@ -23,8 +24,8 @@ ALGORITHMS = {
     "laplace": cb.Laplace(lr=0.01, structure="diagonal"),
 }
 PAIRS = [
-    *((name, "ibp") for name in ALGORITHMS),
-    *((name, likelihood) for name in ("map", "vogn") for likelihood in LIKELIHOODS if likelihood != "ibp"),
+    *(("ibp", name) for name in ALGORITHMS),
+    *in_turn((likelihood for likelihood in LIKELIHOODS if likelihood != "ibp"), ("map", "vogn")),
 ]
 COMMON = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "progress": False}
 
