@@ -46,6 +46,9 @@ $(VENV)/.docs: $(VENV)/.base
 demo: $(VENV)/.figures
 	$(BIN)/certibayes demo
 
+# Bytecode is kept whatever the environment says: every process would otherwise compile all tests again.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not slow"
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from certibayes.bounds import Box
-from certibayes.networks import Graph, Network, Normalize, trace
+from certibayes.networks import Graph, Network, Normalize, Params, direct_sums, trace
 from certibayes.regions import InputRegion
 
 VECTOR = (5,)
@@ -35,6 +35,19 @@ def law(examples: int) -> settings:
 def few_of(cases: Iterable[object], fast: Container[object]) -> list[object]:
     """Cases of a law for ``pytest.mark.parametrize``: all but the fast ones are left to ``make test-all``."""
     return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+def in_turn(cases: Iterable[object], kinds: Iterable[object]) -> list[object]:
+    """All pairs of a case and a kind, for ``pytest.mark.parametrize`` over both.
+
+    ``make test`` takes every case with one kind, the kinds in turn; the other pairs are left to ``make test-all``.
+    """
+    kinds = list(kinds)
+    return [
+        pytest.param(case, kind, marks=() if at % len(kinds) == turn else pytest.mark.slow)
+        for at, case in enumerate(cases)
+        for turn, kind in enumerate(kinds)
+    ]
 
 
 seeds = st.integers(0, 10_000)
@@ -207,7 +220,8 @@ def input_shape(name: str) -> tuple[int, ...]:
 def make(name: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> nn.Module:
     """Make a network of the zoo, in eval mode."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed would note down, for every kind of accelerator, from where it was called: half of the time.
+        torch.default_generator.manual_seed(seed)
         module = ZOO[name]().to(dtype).eval()
     module.input_shape = input_shape(name)
     return module
@@ -271,6 +285,12 @@ def attacked_points(outputs: Callable[[Tensor], Tensor], lower: Tensor, upper: T
             step_size = (upper - lower) / (1 + step)
             x = torch.clamp(x + step_size * gradient.sign(), lower, upper)
     return x.detach()
+
+
+def outputs_at(graph: Graph, params: Params, points: Tensor) -> Tensor:
+    """Outputs (points, B, C) of the program that certificates speak of, at points (points, B, ...), in one batch."""
+    with torch.no_grad(), direct_sums():
+        return graph.evaluate(params, points.flatten(0, 1)).unflatten(0, points.shape[:2])
 
 
 def assert_inside(values: Tensor, box: Box, slack: float = 0.0) -> None:

@@ -7,7 +7,19 @@ from hypothesis import given
 from certibayes.bounds import IDEAL, ideal_box, interval_bounds, outward, outward_box
 from certibayes.networks import direct_sums
 
-from ..strategies import ZOO, assert_inside, attacked_points, ball, inputs, law, points_of, radii, seeds, traced
+from ..strategies import (
+    ZOO,
+    assert_inside,
+    attacked_points,
+    ball,
+    inputs,
+    law,
+    outputs_at,
+    points_of,
+    radii,
+    seeds,
+    traced,
+)
 
 pytestmark = pytest.mark.parametrize("name", ZOO)
 
@@ -20,8 +32,7 @@ def _points(graph, params, lower, upper, seed):
             attacked_points(lambda x: graph.evaluate(params, x), lower, upper),
         ]
     )
-    with torch.no_grad(), direct_sums():
-        return torch.stack([graph.evaluate(params, x) for x in points])
+    return outputs_at(graph, params, points)
 
 
 @law(6)

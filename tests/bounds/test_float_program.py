@@ -79,9 +79,9 @@ def test_outputs_lie_inside_for_transposed_inputs(name):
 @pytest.mark.parametrize("outputs", [1, 10, 300])
 def test_wide_layers(outputs):
     torch.manual_seed(0)
-    network = trace(nn.Sequential(nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, outputs)))
+    network = trace(nn.Sequential(nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, outputs)))
     graph, params = graph_and_params(network)
-    x = torch.randn(40, 4096)
+    x = torch.randn(40, 2048)
     box = _bounds(graph, params, x)
     for batch_size in (1, 7, 40):
         assert_inside(_outputs(graph, params, x, batch_size), box)

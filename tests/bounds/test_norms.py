@@ -35,9 +35,11 @@ from ..strategies import (
     fractions,
     generator,
     graph_and_params,
+    in_turn,
     inputs,
     into_ball,
     law,
+    outputs_at,
     radii,
     seeds,
     traced,
@@ -46,16 +48,16 @@ from ..strategies import (
 F32, F64 = outward(torch.float32), outward(torch.float64)
 norms = pytest.mark.parametrize("norm", ["l2", "l1"])
 zoo = pytest.mark.parametrize("name", ZOO)
+zoo_and_norms = pytest.mark.parametrize(("name", "norm"), in_turn(ZOO, ["l2", "l1"]))
 
 
 def _directions(graph, params, x, seed, count=12):
     """Directions (points, B, ...): random ones, single coordinates, and the gradients of all outputs."""
     found = [torch.randn(count, *x.shape, generator=generator(seed + 5), dtype=torch.float64)]
     width = x[0].numel()
-    for index in torch.randint(0, width, (count,), generator=generator(seed + 6)).tolist():
-        single = torch.zeros(width, dtype=torch.float64)
-        single[index] = 1.0 if index % 2 else -1.0
-        found.append(single.view(1, 1, *x.shape[1:]).expand(1, *x.shape))
+    single = torch.randint(0, width, (count,), generator=generator(seed + 6))
+    signed = torch.eye(width, dtype=torch.float64)[single] * (2 * (single % 2) - 1)[:, None]
+    found.append(signed.view(count, 1, *x.shape[1:]).expand(count, *x.shape))
     for index in range(graph.classes):
         moving = x.clone().requires_grad_(True)
         (slope,) = torch.autograd.grad(graph.evaluate(params, moving).flatten(1)[:, index].sum(), moving)
@@ -67,15 +69,13 @@ def _directions(graph, params, x, seed, count=12):
 
 def _outputs_in_ball(graph, params, x, eps, norm, seed, domain=None):
     """Outputs of the program at points of the ball's surface, inside as float64 computes it, (points, B, C)."""
-    outputs = []
-    for direction in _directions(graph, params, x, seed):
-        far = (x.double() + direction / distance(direction, norm) * eps).to(x.dtype)
-        far = far if domain is None else far.clamp(*domain)
-        point = into_ball(far, x, torch.full((len(x), *[1] * (x.dim() - 1)), eps, dtype=torch.float64), norm)
-        assert bool((distance(point.double() - x.double(), norm) <= eps).all())
-        with torch.no_grad(), direct_sums():
-            outputs.append(graph.evaluate(params, point))
-    return torch.stack(outputs)
+    directions = _directions(graph, params, x, seed)
+    around, direction = x.expand_as(directions).flatten(0, 1), directions.flatten(0, 1)
+    far = (around.double() + direction / distance(direction, norm) * eps).to(x.dtype)
+    far = far if domain is None else far.clamp(*domain)
+    points = into_ball(far, around, torch.full((len(far), *[1] * (x.dim() - 1)), eps, dtype=torch.float64), norm)
+    assert bool((distance(points.double() - around.double(), norm) <= eps).all())
+    return outputs_at(graph, params, points.view_as(directions))
 
 
 def _every_bound(graph, params, box, rounding):
@@ -91,8 +91,7 @@ def _every_bound(graph, params, box, rounding):
     return [*found, (lower, -negative)]
 
 
-@zoo
-@norms
+@zoo_and_norms
 @law(3)
 @given(seed=seeds, eps=radii)
 def test_no_point_of_the_ball_leaves_any_bound(name, norm, seed, eps):
@@ -103,8 +102,7 @@ def test_no_point_of_the_ball_leaves_any_bound(name, norm, seed, eps):
         assert bool((lower <= values).all() and (values <= upper).all())
 
 
-@zoo
-@norms
+@zoo_and_norms
 @law(2)
 @given(seed=seeds, eps=radii)
 def test_nor_in_float64_nor_where_the_domain_cuts_the_ball(name, norm, seed, eps):
@@ -116,8 +114,7 @@ def test_nor_in_float64_nor_where_the_domain_cuts_the_ball(name, norm, seed, eps
         assert bool((lower <= values).all() and (values <= upper).all())
 
 
-@zoo
-@norms
+@zoo_and_norms
 def test_at_radius_zero_every_float_output_is_inside(name, norm):
     graph, params = traced(name, 1)
     x = inputs(name, 40, 1)

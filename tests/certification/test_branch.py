@@ -15,7 +15,7 @@ from certibayes.certification._branch import CLOSE
 from certibayes.errors import InvalidInput
 from certibayes.networks import direct_sums, trace
 
-from ..strategies import ZOO, attacked_points, ball, few_of, inputs, law, points_of, seeds, traced
+from ..strategies import ZOO, attacked_points, ball, few_of, inputs, law, outputs_at, points_of, seeds, traced
 from .cases import asked, finish, is_done, search_of
 
 NETWORKS = ["relu", "no bias", "residual", "convolution, stride and padding", "batch norm on images", "residual images"]
@@ -29,7 +29,7 @@ def two_inputs(seed=0, dtype=torch.float64):
     return trace(net, torch.zeros(1, 2, dtype=dtype))
 
 
-@pytest.mark.parametrize("seed", few_of(range(6), fast=[0, 1]))
+@pytest.mark.parametrize("seed", few_of(range(6), fast=[1]))
 def test_when_finished_the_bound_is_close_to_the_smallest_margin_there_is(seed):
     network = two_inputs(seed)
     x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
@@ -49,7 +49,7 @@ def test_when_finished_the_bound_is_close_to_the_smallest_margin_there_is(seed):
 
 
 @pytest.mark.parametrize("name", few_of(NETWORKS, fast=["relu", "residual", "residual images"]))
-@law(3)
+@law(2)
 @given(seed=seeds)
 def test_no_point_of_the_ball_is_below_the_bound_after_any_round(name, seed):
     """In floats, without tolerance."""
@@ -64,7 +64,7 @@ def test_no_point_of_the_ball_is_below_the_bound_after_any_round(name, seed):
     )
     with torch.no_grad(), direct_sums():
         search, trees, rivals = search_of(graph, params, outward_box(x, 0.3), labels, outward(torch.float32))
-        outputs = torch.stack([graph.evaluate(params, z) for z in points]).double()
+        outputs = outputs_at(graph, params, points).double()
         own = outputs.gather(-1, labels.expand(len(outputs), 2)[..., None])
         smallest = (own - outputs).gather(-1, rivals.expand(len(outputs), -1, -1)).amin(0).flatten()
         before = trees.bounds
@@ -172,6 +172,13 @@ def digits():
     return x[:60], y[:60]
 
 
+@pytest.fixture(scope="module")
+def split(predictor, digits):
+    """A certificate with branch and bound, of which some points are proved and some refuted."""
+    x, y = digits
+    return cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), method=cb.Best(budget=10.0))
+
+
 class TestCertify:
     def test_splitting_proves_more_and_every_point_has_one_answer(self, predictor, digits):
         x, y = digits
@@ -185,9 +192,8 @@ class TestCertify:
         assert torch.equal(split.unknown, ~(split.certified | split.attacked))
         assert plain.attacked is None
 
-    def test_counterexamples_are_counterexamples(self, predictor, digits):
-        x, y = digits
-        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), method=cb.Best(budget=5.0))
+    def test_counterexamples_are_counterexamples(self, predictor, digits, split):
+        (x, y), found = digits, split
         worst = found.counterexamples[found.attacked]
         assert int(found.attacked.sum()) > 0
         assert (predictor.predict(worst) != y[found.attacked]).all()
@@ -196,10 +202,8 @@ class TestCertify:
         assert (worst <= upper).all()
         assert torch.equal(found.counterexamples[~found.attacked], x[~found.attacked])
 
-    def test_no_attack_breaks_what_splitting_proved(self, predictor, digits):
-        x, y = digits
-        found = cb.certify(predictor, x, y, eps=0.05, domain=(0.0, 1.0), method=cb.Best(budget=10.0))
-        proved = found.certified
+    def test_no_attack_breaks_what_splitting_proved(self, predictor, digits, split):
+        (x, y), proved = digits, split.certified
         attacked = cb.attack(
             predictor, x[proved], y[proved], eps=0.05, domain=(0.0, 1.0), method=PGD(steps=50, restarts=6), seed=3
         )

@@ -14,7 +14,7 @@ from certibayes.attacks import PGD
 from certibayes.certification import logit_bounds
 from certibayes.prediction import Predictor
 
-from ..strategies import CLASSES, ZOO, ball, generator, inputs, law, make, points_of, seeds, threads
+from ..strategies import CLASSES, ZOO, ball, generator, in_turn, inputs, law, make, points_of, seeds, threads
 
 METHODS = ("theorem1", "pairwise", "auto")
 DOMAIN = (0.0, 1.0)
@@ -49,8 +49,7 @@ def _largest_useful_radius(predictor: Predictor, x: torch.Tensor, method: str) -
     return eps
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "method"), in_turn(NETWORKS, METHODS))
 def test_no_attack_breaks_a_certified_point(name, method):
     predictor, x = _predictor(name), _points(name)
     eps = _largest_useful_radius(predictor, x, method)
@@ -66,8 +65,7 @@ def test_no_attack_breaks_a_certified_point(name, method):
         assert bool((own > rivals).all())  # strictly: a tie may be broken either way
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(NETWORKS, [torch.float32, torch.float64]))
 def test_probabilities_stay_within_their_bounds_without_tolerance(name, dtype):
     predictor, x = _predictor(name, dtype=dtype), _points(name).to(dtype)
     for eps in (0.0, 0.01, 0.2):
@@ -92,7 +90,7 @@ def test_certified_points_are_predicted_as_their_label(method, seed, eps):
 
 @pytest.mark.parametrize("rounding", ["outward", "ideal"])
 @pytest.mark.parametrize("method", METHODS)
-@law(5)
+@law(3)
 @given(seed=seeds)
 def test_certified_sets_shrink_with_the_radius(method, rounding, seed):
     predictor, x = _predictor(seed=seed), _points(seed=seed)

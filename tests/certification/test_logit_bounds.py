@@ -20,8 +20,8 @@ from ..strategies import ZOO, ball, few_of, input_shape, inputs, law, make, poin
 TESTED = ["relu", "no bias", "residual", "residual images", "max pool, padded, ceil", "tanh"]
 
 
-def _predictor(name: str, seed: int = 0):
-    return cb.Samples.from_modules([make(name, seed), make(name, seed + 1)]).predictor(2)
+def _predictor(name: str, seed: int = 0, networks: int = 2):
+    return cb.Samples.from_modules([make(name, seed + index) for index in range(networks)]).predictor(networks)
 
 
 def _every_kind(predictor, box, intermediates="ibp"):
@@ -50,15 +50,16 @@ FAST = [(name, intermediates) for name, intermediates in WAYS if intermediates =
 @pytest.mark.parametrize("way", few_of(WAYS, fast=FAST), ids=", ".join)
 def test_every_network_is_held_ever_more_tightly(way):
     name, intermediates = way
-    predictor, x = _predictor(name), inputs(name, 2, 0).repeat(2, *[1] * len(input_shape(name)))
+    # One network, since hull goes through them one by one.
+    predictor, x = _predictor(name, networks=1), inputs(name, 2, 0).repeat(2, *[1] * len(input_shape(name)))
     eps = torch.tensor([0.0, 0.0, 0.05, 0.05], dtype=torch.float64)
     ends = _every_kind(predictor, outward_box(x, eps), intermediates)
-    assert all(end.dtype == torch.float64 and end.shape == (2, 4, predictor.classes) for end in sum(ends, ()))
+    assert all(end.dtype == torch.float64 and end.shape == (1, 4, predictor.classes) for end in sum(ends, ()))
     _assert_nested(ends)
     _assert_held(predictor, x, eps, ends, 0)
 
 
-@law(6)
+@law(4)
 @given(seed=seeds, name=st.sampled_from(TESTED), eps=st.sampled_from([1e-6, 1e-3, 0.1, 0.5]))
 def test_at_any_radius(seed, name, eps):
     predictor, x = _predictor(name, seed), inputs(name, 2, seed)

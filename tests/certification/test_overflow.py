@@ -15,7 +15,7 @@ from certibayes.certification import network_bounds as module
 from certibayes.errors import UnsoundBounds
 from certibayes.prediction import Predictor
 
-from ..strategies import Functional, generator
+from ..strategies import Functional, few_of, generator
 
 X = torch.tensor([[0.5], [20.0], [0.25], [0.1]])
 Y = torch.zeros(4, dtype=torch.int64)
@@ -26,6 +26,9 @@ EVERY_METHOD = [
     *(cb.Best(bounds, budget=1.0) for bounds in ("ibp", "hull")),
     *(cb.Theorem1("crown", "crown"), cb.Joint("hull", "crown")),
 ]
+# Every method and all bounds, also those of layers in between, and splitting.
+SOME = [kind(bounds) for kind, bounds in zip(METHODS.values(), (*BOUNDS, *BOUNDS[1:3]), strict=True)]
+SOME += EVERY_METHOD[-4:]
 
 
 pytestmark = pytest.mark.usefixtures("few_steps")
@@ -59,7 +62,7 @@ def _assert_only_the_second_is_unanswered(result: cb.Certificate, alone: cb.Cert
         assert torch.equal(getattr(result, name)[OTHERS], getattr(alone, name)), name
 
 
-@pytest.mark.parametrize("method", EVERY_METHOD, ids=repr)
+@pytest.mark.parametrize("method", few_of(EVERY_METHOD, fast=SOME), ids=repr)
 def test_one_point_that_overflows_takes_nothing_from_the_others(method):
     predictor = _predictor()
     result, alone = (cb.certify(predictor, X[some], Y[some], eps=EPS, method=method) for some in (range(4), OTHERS))
@@ -151,7 +154,10 @@ def _residual(blocks: int) -> nn.Module:
     return net
 
 
-@pytest.mark.parametrize("method", [cb.Auto(), cb.Theorem1(), cb.Elided("crown"), cb.Best("crown")], ids=repr)
+DEEP = [cb.Auto(), cb.Theorem1(), cb.Elided("crown"), cb.Best("crown")]
+
+
+@pytest.mark.parametrize("method", few_of(DEEP, fast=DEEP[:3]), ids=repr)
 def test_a_residual_network_of_55_convolutions(method: Method):
     """Only where the radius is so large that intervals explode is nothing known."""
     predictor = cb.Point(_residual(27)).predictor()

@@ -12,7 +12,7 @@ from certibayes.certification import METHODS, as_method, certified_radius
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 
-from ..strategies import CLASSES, few_of, generator, inputs, make
+from ..strategies import CLASSES, few_of, generator, in_turn, inputs, make
 
 DOMAIN = (0.0, 1.0)
 NETWORKS = ("relu", "sigmoid", "residual", "batch norm on images")
@@ -40,8 +40,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor) -> Predictor:
     return cb.Point(net).predictor()
 
 
-@pytest.mark.parametrize("method", ["theorem1", "pairwise", "auto"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "method"), in_turn(NETWORKS, ["theorem1", "pairwise", "auto"]))
 def test_every_radius_is_proved_by_certify_itself_and_stands_against_attacks(name, method):
     predictor, x = _predictor(name), _points(name)
     result = certified_radius(predictor, x, method=method, domain=DOMAIN)

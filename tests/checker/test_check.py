@@ -26,7 +26,7 @@ from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.networks import Graph, Node, operations
 from certibayes.prediction import Predictor
 
-from ..strategies import CLASSES, ZOO, few_of, generator
+from ..strategies import CLASSES, ZOO, few_of, generator, in_turn
 from .cases import (
     DOMAIN,
     EXACT,
@@ -204,8 +204,7 @@ def test_what_is_tried_never_leaves_ball_or_domain(eps, rounding, monkeypatch):
     assert eps < 1e-6 or any(bool((point != home).all()) for point in seen)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(ZOO, [torch.float32, torch.float64]))
 def test_honest_certificates_are_confirmed(name, dtype):
     predictor, x = small_predictor(name, dtype=dtype), points_for(name).to(dtype)
     eps = torch.tensor([0.0, 1e-3, 0.02], dtype=torch.float64).repeat_interleave(len(x))
@@ -217,8 +216,10 @@ def test_honest_certificates_are_confirmed(name, dtype):
         assert counts["bounds_confirmed"] == len(x)
 
 
-@pytest.mark.parametrize("method", ["theorem1", "pairwise"])
-@pytest.mark.parametrize("name", ["relu", "residual", "normalize, tiny std", "batch norm, tiny variance"])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    in_turn(["relu", "residual", "normalize, tiny std", "batch norm, tiny variance"], ["theorem1", "pairwise"]),
+)
 def test_no_honest_certificate_is_refuted(name, method):
     predictor, x = small_predictor(name), points_for(name)
     labels = torch.randint(CLASSES, (len(x),), generator=generator(0))

@@ -119,7 +119,7 @@ def test_a_reason_beside_a_proof(case):
 RADII = {"linf": 0.12, "l2": 0.25, "l1": 0.4}
 PRECISIONS = list(itertools.product((torch.float32, torch.float64), repeat=2))
 KINDS = [(norm, *precisions) for norm in RADII for precisions in PRECISIONS]
-FAST = [("linf", *PRECISIONS[0]), *((norm, *PRECISIONS[1]) for norm in RADII)]
+FAST = [("linf", *PRECISIONS[0]), ("l2", *PRECISIONS[1])]
 
 
 @pytest.mark.parametrize("kind", few_of(KINDS, fast=FAST), ids=str)

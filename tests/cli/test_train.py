@@ -14,7 +14,9 @@ from certibayes.experiments.presets import PRESETS
 from certibayes.experiments.settings import settings_of
 from certibayes.experiments.spec import hyperparameters
 
-TINY = ["--hidden", "8", "--epochs", "1", "--batch-size", "500"]
+pytestmark = pytest.mark.usefixtures("few_digits")
+
+TINY = ["--hidden", "8", "--epochs", "1", "--batch-size", "50"]
 
 
 def invoke(*arguments, columns=120):
@@ -94,7 +96,7 @@ def test_a_preset_is_where_settings_start(tmp_path):
 def test_a_deep_network_on_its_path_from_the_command_line(tmp_path):
     network = ("--architecture", "cnn5", "--channels", 2, "--no-normalize", "--init", "torch")
     path = ("--ramp-start", 0.1, "--ramp", 0.4, "--lam-ramp", 0.2, "--first-multiplier", 2, "--multiplier", 1.25)
-    others = ("--tightness", 0.5, "--balance", 0.25, "--l1", 1e-5, "--clip", 10, "--batch-size", 1000)
+    others = ("--tightness", 0.5, "--balance", 0.25, "--l1", 1e-5, "--clip", 10, "--batch-size", 100)
     command = ("train", "--dataset", "digits", "--algorithm", "map", "--epochs", 1, "--out", tmp_path, "--json")
     result = CliRunner().invoke(app, [str(word) for word in (*command, *network, *path, *others)])
     assert result.exit_code == 0, result.output
@@ -198,7 +200,7 @@ def test_after_a_mistake_the_corrected_command_trains(arguments, tmp_path):
 @pytest.fixture
 def unfinished(tmp_path):
     """A run that was stopped before its first checkpoint."""
-    spec = TrainSpec(hidden=(8,), algorithm="swag", epochs=2, batch_size=500, settings={"every": 5}).resolved()
+    spec = TrainSpec(hidden=(8,), algorithm="swag", epochs=2, batch_size=50, settings={"every": 5}).resolved()
     (tmp_path / "started.json").write_text(json.dumps({"spec": spec.to_json()}))
     return tmp_path
 

@@ -12,7 +12,9 @@ from certibayes.experiments.config import assemble, read_config
 from certibayes.inference import MAP, SWAG
 from certibayes.posteriors import DiagonalGaussian
 
-TINY = {"hidden": (8,), "epochs": 2, "batch_size": 500, "eps": 0.02}
+pytestmark = pytest.mark.usefixtures("few_digits")
+
+TINY = {"hidden": (8,), "epochs": 2, "batch_size": 50, "eps": 0.02}
 STEPS = 20
 STARTED = {"algorithm": "swag", "start_epochs": 2, "settings": {"every": 5}, **TINY}
 

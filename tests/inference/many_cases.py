@@ -5,6 +5,7 @@ from torch import nn
 
 import certibayes as cb
 
+from ..strategies import in_turn
 from .cases import BATCH_SIZE, LIKELIHOODS, SIZE
 from .cases import network as make_network
 
@@ -25,8 +26,8 @@ ALGORITHMS = {
     "snapshot": cb.SnapshotEnsemble(lr=0.01, members=3),
 }
 PAIRS = [
-    *((name, "ibp") for name in ALGORITHMS),
-    *((name, likelihood) for name in ("map", "vogn") for likelihood in LIKELIHOODS if likelihood != "ibp"),
+    *(("ibp", name) for name in ALGORITHMS),
+    *in_turn((likelihood for likelihood in LIKELIHOODS if likelihood != "ibp"), ("map", "vogn")),
 ]
 COMMON = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "progress": False}
 

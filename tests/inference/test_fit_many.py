@@ -56,7 +56,7 @@ class TestAgreementWithFit:
             for seed in range(3)
         ]
 
-    @pytest.mark.parametrize(("name", "likelihood"), PAIRS)
+    @pytest.mark.parametrize(("likelihood", "name"), PAIRS)
     def test_in_float64(self, name, likelihood, groups):
         likelihood = LIKELIHOODS[likelihood]
         train, runs = data_for(likelihood, torch.float64), self.varied(ALGORITHMS[name], torch.float64)

@@ -11,10 +11,11 @@ from certibayes.errors import InvalidInput, RunExists
 from certibayes.likelihoods import Batch
 from certibayes.networks import trace
 
+from ..strategies import in_turn
 from .cases import ALGORITHMS, EPOCHS, LIKELIHOODS, assert_same_posterior, classes, fit, inputs
 
 every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-likelihoods = pytest.mark.parametrize("likelihood", ["standard", "ibp", "regression"])
+pairs = pytest.mark.parametrize(("algorithm", "likelihood"), in_turn(ALGORITHMS, ["standard", "ibp", "regression"]))
 
 BODY = ("0.weight", "0.bias", "2.bias")
 HEAD = ("2.weight", "4.weight", "4.bias")
@@ -32,11 +33,10 @@ def partly_frozen() -> nn.Sequential:
 
 @cache
 def fitted(algorithm, likelihood):
-    return fit(LIKELIHOODS[likelihood], partly_frozen(), algorithm=algorithm, seed=4)
+    return fit(LIKELIHOODS[likelihood], partly_frozen(), algorithm=ALGORITHMS[algorithm], seed=4)
 
 
-@every_algorithm
-@likelihoods
+@pairs
 class TestFrozen:
     def test_they_stay_as_they_were_and_the_others_move(self, algorithm, likelihood):
         own = dict(partly_frozen().named_parameters())
@@ -64,7 +64,7 @@ class TestFrozen:
             if record["epoch"] == EPOCHS - 1:
                 raise RuntimeError("power cut")
 
-        settings = {"algorithm": algorithm, "seed": 4, "checkpoint": tmp_path}
+        settings = {"algorithm": ALGORITHMS[algorithm], "seed": 4, "checkpoint": tmp_path}
         with pytest.raises(RuntimeError, match="power cut"):
             fit(LIKELIHOODS[likelihood], partly_frozen(), callbacks=[break_off], **settings)
         with pytest.raises(RunExists, match="it differs in"):
@@ -155,7 +155,7 @@ def test_a_frozen_network_can_still_be_a_posterior():
 
 
 def test_certificates_hold_for_networks_with_constants():
-    posterior = fitted(ALGORITHMS["vogn"], "ibp")
+    posterior = fitted("vogn", "ibp")
     predictor = posterior.predictor(5)
     x = inputs()
     result = cb.certify(predictor, x, eps=0.01, method="pairwise")

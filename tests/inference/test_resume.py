@@ -25,7 +25,7 @@ from certibayes.inference.checkpoint import FILE_NAME
 from certibayes.support import files
 from certibayes.support.files import read_tensors
 
-from ..strategies import few_of
+from ..strategies import in_turn
 from .cases import (
     ALGORITHMS,
     EPOCHS,
@@ -75,14 +75,12 @@ def unbroken(algorithm, likelihood):
 
 
 BROKEN_OFF = list(itertools.product(["ibp", "pgd", "rayleigh"], [1, STEPS, STEPS + 2, TOTAL - 1]))
-FAST = [("ibp", STEPS), ("pgd", TOTAL - 1), ("rayleigh", 1), ("rayleigh", STEPS + 2)]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
-@pytest.mark.parametrize("broken_off", few_of(BROKEN_OFF, fast=FAST), ids=str)
+@pytest.mark.parametrize(("algorithm", "broken_off"), in_turn(ALGORITHMS, BROKEN_OFF), ids=str)
 def test_after_ctrl_c_at_any_step(algorithm, broken_off, tmp_path, monkeypatch):
-    """Every likelihood and every step in ``make test``, every pair of them in ``make test-all``."""
-    name, step = broken_off
+    """Every algorithm, likelihood and step in ``make test``, all that they make together in ``make test-all``."""
+    algorithm, (name, step) = ALGORITHMS[algorithm], broken_off
     likelihood = LIKELIHOODS[name]
     # With all data in one batch an epoch is one step.
     step = min(step, EPOCHS - 1) if algorithm.full_batch else step
@@ -95,17 +93,24 @@ def test_after_ctrl_c_at_any_step(algorithm, broken_off, tmp_path, monkeypatch):
     assert_same_posterior(fit(likelihood, algorithm=algorithm, checkpoint=tmp_path, resume=True), expected)
 
 
+CRASHED = {"validation": 0.25, "batch_size": 6, "schedule": cb.Schedule("cosine")}
+
+
+@pytest.fixture(scope="module")
+def uncrashed():
+    return fit(LIKELIHOODS["pgd"], algorithm=ALGORITHMS["vogn"], **CRASHED)
+
+
 @pytest.mark.parametrize("step", range(2, TOTAL + 1))
-def test_after_a_crash_at_any_step(step, tmp_path, monkeypatch):
+def test_after_a_crash_at_any_step(step, uncrashed, tmp_path, monkeypatch):
     """With a validation set and a schedule, whose figures must come out the same, too."""
     algorithm, likelihood = ALGORITHMS["vogn"], LIKELIHOODS["pgd"]
-    settings = {"algorithm": algorithm, "validation": 0.25, "batch_size": 6, "schedule": cb.Schedule("cosine")}
-    expected = fit(likelihood, **settings)
+    settings = {"algorithm": algorithm, **CRASHED}
     with monkeypatch.context() as patch:
         at_step(patch, algorithm, step, crash)
         with pytest.raises(RuntimeError, match="crash"):
             fit(likelihood, checkpoint=tmp_path, **settings)
-    assert_same_posterior(fit(likelihood, checkpoint=tmp_path, resume=True, **settings), expected)
+    assert_same_posterior(fit(likelihood, checkpoint=tmp_path, resume=True, **settings), uncrashed)
 
 
 def test_after_being_interrupted_again_and_again(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from certibayes.inference import temperature as search
 from certibayes.likelihoods import Batch
 from certibayes.support.seeds import derived_seed
 
-from ..strategies import few_of
+from ..strategies import few_of, in_turn
 from .cases import ALGORITHMS, EPOCHS, LIKELIHOODS, SIZE, assert_same_posterior, classes, data_for, fit, inputs
 from .conjugate import fit_linear, problem
 
@@ -221,8 +221,7 @@ def unbroken(name, **settings):
 
 
 class TestResume:
-    @pytest.mark.parametrize("name", ["vogn", "hmc", "sghmc", "swag", "laplace"])
-    @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+    @pytest.mark.parametrize(("name", "part"), in_turn(["vogn", "hmc", "sghmc", "swag", "laplace"], [0.5, 0.9, 0.2]))
     def test_a_search_broken_off_anywhere_goes_on_to_the_same_bits(self, name, part, tmp_path, monkeypatch):
         settings = {"algorithm": ALGORITHMS[name], "temperature": (1.0, 0.1, 0.01), **HELD}
         kind = trained_by(name)

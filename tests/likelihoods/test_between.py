@@ -14,7 +14,7 @@ from certibayes.errors import InvalidInput
 from certibayes.experiments import TrainSpec
 from certibayes.likelihoods import Batch, Model, per_example_gradients
 
-from ..strategies import ball
+from ..strategies import ball, law
 from .cases import assert_same, case_of, conv_net, full_noise, images, mlp_case
 
 WORST = cb.TwoPoint(0.1, 0.0)
@@ -140,6 +140,7 @@ class TestOrder:
 
     weights = st.lists(st.floats(0.0, 1.0), min_size=2, max_size=4)
 
+    @law(25)
     @given(seed=st.integers(0, 50), alphas=weights, bound=st.sampled_from(list(BOUNDS.values())))
     @pytest.mark.parametrize("kind", MIXTURES.values(), ids=MIXTURES)
     def test_a_mixture_falls_with_alpha(self, kind, seed, alphas, bound):
@@ -148,6 +149,7 @@ class TestOrder:
         for more, less in pairwise(found):
             assert bool((less <= more + 1e-9 * (1 + more.abs())).all())
 
+    @law(40)
     @given(seed=st.integers(0, 50), alpha=st.floats(0.0, 1.0))
     def test_losses_are_mixed_hardest(self, seed, alpha):
         """log softmax is concave in the logits, and a geometric mean is never above an arithmetic one."""
@@ -155,6 +157,7 @@ class TestOrder:
         logits, losses, logs = (values(case, kind(alpha, ATTACK)) for kind in MIXTURES.values())
         assert bool((losses <= logits + 1e-9).all() and (losses <= logs + 1e-9).all())
 
+    @law(40)
     @given(seed=st.integers(0, 50), fraction=st.floats(0.0, 1.0))
     def test_a_small_box_lies_between_the_attack_and_the_whole_ball(self, seed, fraction):
         """It holds the attacked input and lies in the ball."""
@@ -165,6 +168,7 @@ class TestOrder:
 
 
 class TestSmallBox:
+    @law(40)
     @given(
         seed=st.integers(0, 50),
         radius=st.floats(0.0, 1.5),
