@@ -1,0 +1,100 @@
+"""The study of deep networks: tasks, rows, tables and figures, on tiny networks."""
+
+import csv
+import json
+
+import pytest
+
+from certibayes.errors import InvalidInput
+from certibayes.experiments import deep_study
+from certibayes.experiments.deep_study import (
+    TASKS,
+    DeepEvaluator,
+    Row,
+    choose,
+    chosen_tasks,
+    compared,
+    markdown,
+    run_deep_study,
+    run_paths,
+)
+
+EVALUATOR = DeepEvaluator(0.1, limit=6, steps=1)
+DIGITS = {"digits": TASKS["digits"]}
+
+
+@pytest.fixture
+def study(tmp_path, few_digits):
+    return tmp_path, run_deep_study(tmp_path, EVALUATOR, DIGITS, seeds=2, quick=True)
+
+
+def test_rows_are_a_posterior_the_members_and_all_together(study, monkeypatch):
+    out, rows = study
+    assert [(row.posterior, row.figures["samples"]) for row in rows] == [("SWAG", 10), ("2 members", 2), ("2 SWAG", 10)]
+    for row in rows:
+        f = row.figures
+        assert f["n"] == 6
+        assert 0 <= f["certified"] <= f["unbroken"] <= f["accuracy"] <= 1
+        assert f["mutual_information"] >= 0
+    assert compared(rows, rows[1]) == 1.0
+    with (out / "results.csv").open() as file:
+        assert [row["posterior"] for row in csv.DictReader(file)] == ["SWAG", "2 members", "2 SWAG"]
+    assert (out / "table.md").read_text() == markdown(rows)
+    assert (out / "deep.png").stat().st_size > 10_000
+    # What is finished is read again.
+    monkeypatch.setattr(DeepEvaluator, "measure", None)
+    assert run_deep_study(out, EVALUATOR, DIGITS, seeds=2, quick=True) == rows
+
+
+@pytest.mark.slow
+def test_candidates_are_compared_on_images_that_training_held_out(tmp_path, few_digits, monkeypatch):
+    seen = []
+
+    def measure(self, predictor, x, y, dataset):
+        seen.append(x)
+        return {"certified": 0.5}
+
+    monkeypatch.setattr(DeepEvaluator, "measure", measure)
+    monkeypatch.setitem(TASKS, "digits", deep_study.replace(TASKS["digits"], candidates={"lam 0.05": {"lam": 0.05}}))
+    rows = choose(tmp_path, DeepEvaluator(0.1), {"digits": TASKS["digits"]}, quick=True)
+    assert [row.posterior for row in rows] == ["recipe", "lam 0.05"]
+    train = deep_study.data.load("digits").train.inputs
+    assert all(len(x) == round(deep_study.HELD_OUT * len(train)) for x in seen)
+    assert all((x[0] == train).flatten(1).all(-1).any() for x in seen)
+
+
+@pytest.mark.slow
+def test_two_ways_to_one_likelihood(tmp_path, few_digits, monkeypatch):
+    monkeypatch.setitem(TASKS, "fashion-mnist", TASKS["digits"])
+    found = run_paths(tmp_path, EVALUATOR, quick=True)
+    assert list(found) == ["lam ramped", "lam from the start"]
+    assert all(len(figures["history"]) == 2 for figures in found.values())
+    assert (tmp_path / "paths.png").stat().st_size > 10_000
+    assert (tmp_path / "paths.md").read_text().count("\n") == 4
+    specs = [
+        json.loads((tmp_path / "runs" / name.replace(" ", "-") / "run.json").read_text())["spec"] for name in found
+    ]
+    assert [spec["lam_ramp"] > 0 for spec in specs] == [True, False]
+
+
+def test_tasks_by_data_set_and_radius():
+    assert list(chosen_tasks("cifar10")) == ["cifar10-1", "cifar10-2", "cifar10-8"]
+    assert list(chosen_tasks("cifar10", 2 / 255)) == ["cifar10-2"]
+    with pytest.raises(InvalidInput, match="studied on digits, mnist"):
+        chosen_tasks("svhn")
+    with pytest.raises(InvalidInput, match=r"the radii 0\.1 are studied, not 0\.2"):
+        chosen_tasks("mnist", 0.2)
+
+
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_every_recipe_and_candidate_can_be_trained(task):
+    for changed in ({}, *task.candidates.values()):
+        spec = task.spec(**changed).resolved()
+        assert spec.temperature == 1.0
+        # What is collected belongs to the likelihood that was asked for.
+        assert spec.ramp + spec.lam_ramp <= spec.make_algorithm().collects_after
+
+
+def test_a_row_without_members_is_compared_with_nothing():
+    row = Row("cifar10-2", "snapshot ensemble", {"mutual_information": 0.1})
+    assert compared([row], row) is None
