@@ -10,6 +10,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from certibayes.support.progress import Report
 
+SHOWN = {"validation_loss": "val", "validation_accuracy": "acc", "validation_robust_accuracy": "robust"}
+"""Figures of held-out data, and how they are called where there is little room."""
+
 
 class TrainingDisplay:
     """Shows steps, loss and validation figures on standard error, or reports the steps to a function.
@@ -25,7 +28,7 @@ class TrainingDisplay:
         self.total, self.report = total, progress if callable(progress) else None
         self.bar = Progress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[figures]}"),
             TimeElapsedColumn(),
@@ -53,8 +56,5 @@ class TrainingDisplay:
 
     def epoch(self, record: dict[str, float]) -> None:
         """Show an epoch's validation figures beside the loss from now on."""
-        self.validation = "".join(
-            f"  val {name.removeprefix('validation_')} {value:.3f}"
-            for name, value in record.items()
-            if name.startswith("validation_")
-        )
+        shown = [f"{word} {record[name]:.3f}" for name, word in SHOWN.items() if name in record]
+        self.validation = "".join(f"  {figure}" for figure in shown)
