@@ -5,19 +5,18 @@ import json
 
 import pytest
 
-from certibayes.errors import InvalidInput
+from certibayes.errors import InvalidInput, RunExists
 from certibayes.experiments import deep_study
 from certibayes.experiments.deep_study import (
-    TASKS,
     DeepEvaluator,
     Row,
     choose,
-    chosen_tasks,
     compared,
     markdown,
     run_deep_study,
     run_paths,
 )
+from certibayes.experiments.deep_tasks import HELD_OUT, TASKS, chosen_tasks
 
 EVALUATOR = DeepEvaluator(0.1, limit=6, steps=1)
 DIGITS = {"digits": TASKS["digits"]}
@@ -59,7 +58,7 @@ def test_candidates_are_compared_on_images_that_training_held_out(tmp_path, few_
     rows = choose(tmp_path, DeepEvaluator(0.1), {"digits": TASKS["digits"]}, quick=True)
     assert [row.posterior for row in rows] == ["recipe", "lam 0.05"]
     train = deep_study.data.load("digits").train.inputs
-    assert all(len(x) == round(deep_study.HELD_OUT * len(train)) for x in seen)
+    assert all(len(x) == round(HELD_OUT * len(train)) for x in seen)
     assert all((x[0] == train).flatten(1).all(-1).any() for x in seen)
 
 
@@ -77,13 +76,20 @@ def test_two_ways_to_one_likelihood(tmp_path, few_digits, monkeypatch):
     assert [spec["lam_ramp"] > 0 for spec in specs] == [True, False]
 
 
-def test_tasks_by_data_set_and_radius():
-    assert list(chosen_tasks("cifar10")) == ["cifar10-1", "cifar10-2", "cifar10-8"]
-    assert list(chosen_tasks("cifar10", 2 / 255)) == ["cifar10-2"]
+def test_tasks_by_data_set_and_by_name():
+    assert list(chosen_tasks("cifar10")) == ["cifar10-1", "cifar10-paper", "cifar10-2", "cifar10-8"]
+    assert list(chosen_tasks("cifar10", ["mnist", "cifar10-2"])) == ["mnist", "cifar10-2"]
     with pytest.raises(InvalidInput, match="studied on digits, mnist"):
         chosen_tasks("svhn")
-    with pytest.raises(InvalidInput, match=r"the radii 0\.1 are studied, not 0\.2"):
-        chosen_tasks("mnist", 0.2)
+    with pytest.raises(InvalidInput, match="mnist-paper"):
+        chosen_tasks("mnist", ["mnist-papr"])
+
+
+def test_rows_of_another_recipe_are_not_taken_for_these(study, monkeypatch):
+    out, _ = study
+    other = deep_study.replace(TASKS["digits"], settings={**TASKS["digits"].settings, "lam": 0.1})
+    with pytest.raises(RunExists, match="rows of digits with other settings"):
+        run_deep_study(out, EVALUATOR, {"digits": other}, seeds=2, quick=True)
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)

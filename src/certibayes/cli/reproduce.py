@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOption, radius_of_text
+from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOption
 from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.errors import InvalidInput
 from certibayes.experiments import Evaluator, run_study
@@ -17,9 +17,10 @@ from certibayes.experiments.certification_study import POINTS, RuleEvaluator, ru
 from certibayes.experiments.certification_study import Row as RuleRow
 from certibayes.experiments.certification_study import flat as flat_rules
 from certibayes.experiments.claims import Claim
-from certibayes.experiments.deep_study import DeepEvaluator, choose, chosen_tasks, run_deep_study, run_paths
+from certibayes.experiments.deep_study import DeepEvaluator, choose, run_deep_study, run_paths
 from certibayes.experiments.deep_study import Row as DeepRow
 from certibayes.experiments.deep_study import flat as flat_deep
+from certibayes.experiments.deep_tasks import chosen_tasks
 from certibayes.experiments.inference_study import EPS, Row
 from certibayes.experiments.out_of_distribution import usual_out_of_distribution
 from certibayes.experiments.uncertainty_study import (
@@ -65,11 +66,9 @@ def reproduce_command(
     budget: Annotated[
         float | None, typer.Option("--budget", help="Seconds of splitting for each run (certification).")
     ] = None,
-    eps: Annotated[
-        float | None,
-        typer.Option(
-            "--eps", parser=radius_of_text, metavar="RADIUS", help="Take only this radius (deep), such as 2/255."
-        ),
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option("--task", help="Take only this task (deep), such as cifar10-2; may be given several times."),
     ] = None,
     part: Annotated[str, typer.Option("--part", help=f"Of the study of deep networks: {', '.join(PARTS)}.")] = PARTS[0],
     seeds: Annotated[
@@ -124,11 +123,11 @@ def reproduce_command(
                     paths = run_paths(out, deep, **common)
                     deep_rows = [DeepRow("fashion-mnist", name, figures["1"]) for name, figures in paths.items()]
                 else:
-                    tasks = chosen_tasks(dataset, eps)
+                    chosen = chosen_tasks(dataset, tasks)
                     if part == "choice":
-                        deep_rows = choose(out, deep, tasks, **common)
+                        deep_rows = choose(out, deep, chosen, **common)
                     else:
-                        deep_rows = run_deep_study(out, deep, tasks, seeds=seeds, **common)
+                        deep_rows = run_deep_study(out, deep, chosen, seeds=seeds, **common)
             record = {"out": str(out), "rows": [flat_deep(row) for row in deep_rows]}
             table = _deep_table(deep_rows)
         elif study == "certification":

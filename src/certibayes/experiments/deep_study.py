@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,154 +22,27 @@ from torch import Tensor
 
 from certibayes import data
 from certibayes.attacks import PGD, attack
-from certibayes.certification import Elided, certify
+from certibayes.certification import Elided, Theorem1, certify
 from certibayes.data import DataSet
-from certibayes.errors import InvalidInput
+from certibayes.errors import RunExists
 from certibayes.evaluation import uncertainty
 from certibayes.experiments._deep_figures import draw_paths, draw_rows
+from certibayes.experiments.deep_tasks import HELD_OUT, TASKS, Task
 from certibayes.experiments.figures import require_matplotlib
 from certibayes.experiments.grid import Evaluator, Figures, run_grid
 from certibayes.experiments.run import load_run, training_data
 from certibayes.experiments.spec import TrainSpec
 from certibayes.experiments.tables import rows_csv
 from certibayes.inference import held_out
-from certibayes.posteriors import Posterior, Samples
+from certibayes.posteriors import DiagonalGaussian, Posterior, Samples
 from certibayes.prediction import Predictor
 from certibayes.support.files import write_atomically
-
-MEMBERS = 3
-"""Seeds of every recipe."""
 
 ATTACKED = 500
 """Test images that are attacked."""
 
-HELD_OUT = 1 / 12
-"""Fraction of the training images on which settings are compared."""
-
-COMMON: dict[str, Any] = {
-    "architecture": "cnn7",
-    "channels": 64,
-    "likelihood": "ibp",
-    "margins": True,
-    "ramp": 0.35,
-    "lam_ramp": 0.1,
-    "ramp_shape": "smooth",
-    "algorithm": "swag",
-    "lr": 5e-4,
-    "schedule": "cosine",
-    "lr_floor": 0.4,
-    "lr_end": 0.7,
-    "warmup": 0.0,
-    "clip": 10.0,
-    "batch_size": 256,
-    "precision": "high",
-    "temperature": 1.0,
-    "settings": {"optimizer": "adam", "start": 0.7, "rank": 20, "every": 100},
-}
-"""What all recipes share, spelled out, so that a change of defaults changes no table."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A data set, a radius, and the recipe for it.
-
-    Attributes:
-        dataset: name of the data set.
-        eps: radius that is certified.
-        samples: weight samples of the predictors that are certified; the last number is the one of the table.
-        settings: of the spec, beside the common ones.
-        seeds: number of trainings.
-        candidates: what was tried on held-out images instead, by name: further settings each.
-    """
-
-    dataset: str
-    eps: float
-    samples: tuple[int, ...]
-    settings: Mapping[str, Any]
-    seeds: int = MEMBERS
-    candidates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @property
-    def posterior(self) -> str:
-        """What the posterior of one training is called."""
-        return "snapshot ensemble" if self.settings.get("algorithm") == "snapshot" else "SWAG"
-
-    def spec(self, seed: int = 0, quick: bool = False, **changed: Any) -> TrainSpec:
-        """Return the spec of a run."""
-        settings = {**COMMON, "dataset": self.dataset, "eps": self.eps, "seed": seed, **self.settings, **changed}
-        if quick:
-            settings |= {"channels": 2, "epochs": 2}
-            if settings["algorithm"] == "swag":
-                settings["settings"] = {**settings["settings"], "every": 2, "rank": 2}
-        return TrainSpec(**settings)
-
-
-_CIFAR: dict[str, Any] = {
-    "multiplier": 1.0,
-    "lam": 0.05,
-    "lr": 2e-3,
-    "epochs": 120,
-    "augment": "flip",
-    "algorithm": "snapshot",
-    "schedule": "constant",
-    "lr_end": 1.0,
-    "settings": {"members": 3, "start": 0.6, "optimizer": "adam"},
-}
-
-TASKS = {
-    "digits": Task(
-        "digits",
-        0.1,
-        (10, 35),
-        {
-            "architecture": "cnn5",
-            "channels": 8,
-            "multiplier": 1.1,
-            "lam": 0.25,
-            "ramp": None,
-            "lam_ramp": None,
-            "tightness": 0.5,
-            "balance": 0.5,
-            "lr": 0.003,
-            "schedule": "constant",
-            "warmup": 0.02,
-            "epochs": 20,
-            "batch_size": 128,
-            "settings": {"optimizer": "adam", "start": 0.6, "rank": 20, "every": 20},
-        },
-    ),
-    "mnist": Task(
-        "mnist",
-        0.1,
-        (10, 35),
-        {"channels": 32, "multiplier": 2.0, "lam": 0.05, "epochs": 45},
-        candidates={"lam 0.25": {"lam": 0.25}, "lr 0.002": {"lr": 2e-3}},
-    ),
-    "fashion-mnist": Task(
-        "fashion-mnist",
-        0.1,
-        (10, 35),
-        {"multiplier": 1.1, "lam": 0.05, "epochs": 45},
-        candidates={"lam 0.25": {"lam": 0.25}, "lr 0.002": {"lr": 2e-3}, "narrow": {"channels": 32}},
-    ),
-    "cifar10-1": Task("cifar10", 1 / 255, (10,), _CIFAR, seeds=1),
-    "cifar10-2": Task(
-        "cifar10",
-        2 / 255,
-        (10,),
-        _CIFAR,
-        seeds=1,
-        candidates={
-            "lr 0.0005": {"lr": 5e-4},
-            "lr 0.005": {"lr": 5e-3},
-            "lam 0.25": {"lam": 0.25},
-            "crops": {"augment": "flip,crop:2"},
-            "batches of 128": {"batch_size": 128},
-        },
-    ),
-    "cifar10-8": Task("cifar10", 8 / 255, (10,), _CIFAR, seeds=1),
-}
-"""Tasks by name."""
+METHODS = {"elided": Elided(bounds="ibp"), "theorem1": Theorem1()}
+"""How predictors are certified, by name."""
 
 PATHS: dict[str, dict[str, Any]] = {
     "lam ramped": {},
@@ -217,7 +90,7 @@ class DeepEvaluator(Evaluator):
         """Certify, attack and measure one predictor."""
         x, y = x.to(predictor.device), y.to(predictor.device)
         started = time.monotonic()
-        certificate = certify(predictor, x, y, eps=self.eps, method=Elided(bounds="ibp"), domain=dataset.domain)
+        certificate = certify(predictor, x, y, eps=self.eps, method=METHODS[self.method], domain=dataset.domain)
         seconds = time.monotonic() - started
         few = min(ATTACKED, len(x))
         method = PGD(self.steps, self.restarts)
@@ -249,19 +122,6 @@ class Row:
     figures: Figures
 
 
-def chosen_tasks(dataset: str, eps: float | None = None) -> dict[str, Task]:
-    """Return the tasks of a data set, all of them or the one of a radius."""
-    of_data = {name: task for name, task in TASKS.items() if task.dataset == dataset}
-    if not of_data:
-        known = ", ".join(dict.fromkeys(task.dataset for task in TASKS.values()))
-        raise InvalidInput(f"deep networks are studied on {known}, not on {dataset!r}.")
-    found = {name: task for name, task in of_data.items() if eps is None or abs(task.eps - eps) < 1e-9}
-    if not found:
-        radii = ", ".join(f"{task.eps:.4g}" for task in of_data.values())
-        raise InvalidInput(f"on {dataset} the radii {radii} are studied, not {eps:g}.")
-    return found
-
-
 def run_deep_study(
     out: Path,
     evaluator: DeepEvaluator,
@@ -274,56 +134,86 @@ def run_deep_study(
     """Train and evaluate the tasks; write ``results.csv``, ``table.md`` and ``deep.png`` into ``out``.
 
     Args:
-        out: where everything goes; runs into ``out / "runs"``.
-        evaluator: how posteriors are evaluated; radius and number of samples are the task's.
+        out: where everything goes; runs into ``out / "runs"``, rows into ``out / "rows"``. What other commands
+            finished there is part of the table too.
+        evaluator: how posteriors are evaluated; radius, method and number of samples are the task's.
         tasks: by name.
         seeds: number of trainings of each; by default the task's own.
         quick: tiny networks and few epochs.
         on_progress: called with (done, total, name) after each run.
     """
     require_matplotlib()
-    rows: list[Row] = []
     numbers = {name: task.seeds if seeds is None else seeds for name, task in tasks.items()}
     done = 0
     for name, task in tasks.items():
-        own = replace(evaluator, eps=task.eps, sizes=task.samples[:1] if quick else task.samples)
+        own = replace(evaluator, eps=task.eps, method=task.method, sizes=task.samples[:1] if quick else task.samples)
         specs = {f"{name}-s{seed}": task.spec(seed, quick) for seed in range(numbers[name])}
-        found: dict[str, Figures] = {}
-        for run, spec in specs.items():
-            # Of the other seeds only the means are of interest, and samples among those of all.
-            alone = own if spec.seed == 0 else replace(own, sizes=())
-            found |= run_grid({run: spec}, out / "runs", alone)
-            done += 1
-            on_progress(done, sum(numbers.values()), run)
-        if any("diverged" in figures for figures in found.values()):
-            continue
-        first = next(iter(found.values()))
-        rows += [Row(name, task.posterior, first[size]) for size in first if size.isdigit()]
-        if len(specs) > 1:
-            rows += _rows_together(name, out, list(specs), own, task)
-        _write(out, rows)
-    return rows
+        if not _is_finished(out, name, list(specs.values())):
+            _run_task(out, own, name, specs)
+        done += numbers[name]
+        on_progress(done, sum(numbers.values()), name)
+        _write(out)
+    return [row for row in _finished_rows(out) if row.task in tasks]
 
 
-def _rows_together(name: str, out: Path, runs: Sequence[str], evaluator: DeepEvaluator, task: Task) -> list[Row]:
-    """Evaluate the ensemble of the means, and the samples of all posteriors together, unless that was done before."""
-    kept = out / "together" / f"{name}.json"
-    if kept.exists():
-        return [Row(**row) for row in json.loads(kept.read_text())]
+def _run_task(out: Path, evaluator: DeepEvaluator, name: str, specs: Mapping[str, TrainSpec]) -> None:
+    """Train and evaluate one task, and write down its rows."""
+    task, found = TASKS[name], {}
+    for run, spec in specs.items():
+        # Of the other seeds only the means are of interest, and samples among those of all.
+        own = evaluator if spec.seed == 0 else replace(evaluator, sizes=())
+        found |= run_grid({run: spec}, out / "runs", own)
+    if any("diverged" in figures for figures in found.values()):
+        return
+    first = next(iter(found.values()))
+    rows = [Row(name, task.posterior, first[size]) for size in first if size.isdigit()]
+    if len(specs) > 1:
+        rows += _rows_together(name, out, list(specs), evaluator)
+    record = {"specs": [spec.resolved().to_json() for spec in specs.values()], "rows": [vars(row) for row in rows]}
+    write_atomically(_rows_file(out, name), (json.dumps(record, indent=2) + "\n").encode())
+
+
+def _rows_together(name: str, out: Path, runs: Sequence[str], evaluator: DeepEvaluator) -> list[Row]:
+    """Evaluate the ensemble of the means, and the samples of all posteriors together."""
     posteriors = [load_run(out / "runs" / run) for run in runs]
-    dataset = data.load(task.dataset, evaluator.data_dir)
+    dataset = data.load(TASKS[name].dataset, evaluator.data_dir)
     x, y = (tensor[: evaluator.limit] for tensor in dataset.test)
     each = -(-max(evaluator.sizes) // len(posteriors))
+    centers = [posterior.center() for posterior in posteriors if isinstance(posterior, DiagonalGaussian)]
     together = {
-        f"{len(posteriors)} members": Samples.join(*[posterior.center() for posterior in posteriors]),  # type: ignore[attr-defined]
+        f"{len(posteriors)} members": Samples.join(*centers),
         f"{len(posteriors)} SWAG": Samples.join(*posteriors, each=each, data=dataset),
     }
-    rows = [
+    return [
         Row(name, kind, evaluator.measure(joined.predictor(device=evaluator.device), x, y, dataset))
         for kind, joined in together.items()
     ]
-    write_atomically(kept, (json.dumps([vars(row) for row in rows], indent=2) + "\n").encode())
-    return rows
+
+
+def _rows_file(out: Path, name: str) -> Path:
+    return out / "rows" / f"{name}.json"
+
+
+def _is_finished(out: Path, name: str, specs: Sequence[TrainSpec]) -> bool:
+    """Tell whether the rows of a task are written down; raise if they are those of another recipe."""
+    if not _rows_file(out, name).exists():
+        return False
+    if json.loads(_rows_file(out, name).read_text())["specs"] == _as_json(specs):
+        return True
+    raise RunExists(
+        f"{out} holds rows of {name} with other settings. Choose another directory (--out), or remove them."
+    )
+
+
+def _as_json(specs: Sequence[TrainSpec]) -> Any:
+    """Return specs as a file gives them back, with lists for tuples."""
+    return json.loads(json.dumps([spec.resolved().to_json() for spec in specs]))
+
+
+def _finished_rows(out: Path) -> list[Row]:
+    """Return the rows of all tasks that are finished in a directory, in their own order."""
+    records = [json.loads(file.read_text()) for name in TASKS if (file := _rows_file(out, name)).exists()]
+    return [Row(**row) for record in records for row in record["rows"]]
 
 
 def run_paths(
@@ -403,7 +293,7 @@ def compared(rows: Sequence[Row], row: Row) -> float | None:
 def markdown(rows: Sequence[Row]) -> str:
     """The table: percentages of all test images, then the figures of uncertainty."""
     lines = [
-        "| data | radius | posterior | networks | final λ | η | certified | accuracy | unbroken | NLL "
+        "| task | radius | posterior | networks | final λ | η | certified | accuracy | unbroken | NLL "
         "| mutual information | of members' |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
@@ -412,7 +302,7 @@ def markdown(rows: Sequence[Row]) -> str:
         share = compared(rows, row)
         eta = task.settings["multiplier"] * task.eps
         cells = [
-            task.dataset, in_pixels(task.eps, task), row.posterior, str(f["samples"]), f"{task.settings['lam']:g}",
+            row.task, in_pixels(task.eps, task), row.posterior, str(f["samples"]), f"{task.settings['lam']:g}",
             in_pixels(eta, task), *(f"{100 * f[key]:.1f}%" for key in ("certified", "accuracy", "unbroken")),
             f"{f['nll']:.3f}", f"{f['mutual_information']:.5f}", "-" if share is None else f"{share:.2f}",
         ]  # fmt: skip
@@ -425,7 +315,10 @@ def in_pixels(radius: float, task: Task) -> str:
     return f"{radius * 255:g}/255" if task.dataset == "cifar10" else f"{radius:g}"
 
 
-def _write(out: Path, rows: Sequence[Row]) -> None:
+def _write(out: Path) -> None:
+    """Write tables and figure of all tasks that are finished, those of earlier commands too."""
+    if not (rows := _finished_rows(out)):
+        return
     write_atomically(out / "results.csv", rows_csv([flat(row) for row in rows]).encode())
     write_atomically(out / "table.md", markdown(rows).encode())
     shown = [row for row in rows if _is_largest(row)]

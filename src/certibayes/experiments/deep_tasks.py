@@ -1,0 +1,205 @@
+"""The recipes of the study of deep networks, by data set and radius. Chosen on held-out training images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from certibayes.errors import InvalidInput
+from certibayes.experiments.spec import TrainSpec
+from certibayes.support.names import unknown_name
+
+SEEDS = 3
+"""Trainings of a recipe, where their means are compared with one posterior."""
+
+HELD_OUT = 1 / 12
+"""Fraction of the training images on which settings are compared."""
+
+COMMON: dict[str, Any] = {
+    "architecture": "cnn7",
+    "channels": 64,
+    "likelihood": "ibp",
+    "margins": True,
+    "ramp": 0.35,
+    "lam_ramp": 0.1,
+    "ramp_shape": "smooth",
+    "algorithm": "swag",
+    "lr": 5e-4,
+    "schedule": "cosine",
+    "lr_floor": 0.4,
+    "lr_end": 0.7,
+    "warmup": 0.0,
+    "clip": 10.0,
+    "batch_size": 256,
+    "precision": "high",
+    "temperature": 1.0,
+    "settings": {"optimizer": "adam", "start": 0.7, "rank": 20, "every": 100},
+}
+"""What all recipes share, spelled out, so that a change of defaults changes no table."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set, a radius, and the recipe for it.
+
+    Attributes:
+        dataset: name of the data set.
+        eps: radius that is certified.
+        samples: weight samples of the predictors that are certified; the last number is the one of the table.
+        settings: of the spec, beside the common ones.
+        seeds: number of trainings.
+        method: of certification: ``elided``, or ``theorem1``, which is the paper's. By intervals in both cases.
+        candidates: what was tried on held-out images instead, by name: further settings each.
+    """
+
+    dataset: str
+    eps: float
+    samples: tuple[int, ...]
+    settings: Mapping[str, Any]
+    seeds: int = SEEDS
+    method: str = "elided"
+    candidates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def posterior(self) -> str:
+        """What the posterior of one training is called."""
+        return "snapshot ensemble" if self.settings.get("algorithm") == "snapshot" else "SWAG"
+
+    def spec(self, seed: int = 0, quick: bool = False, **changed: Any) -> TrainSpec:
+        """Return the spec of a run."""
+        settings = {**COMMON, "dataset": self.dataset, "eps": self.eps, "seed": seed, **self.settings, **changed}
+        if quick:
+            settings |= {"channels": 2, "epochs": 2}
+            if settings["algorithm"] == "swag":
+                settings["settings"] = {**settings["settings"], "every": 2, "rank": 2}
+        return TrainSpec(**settings)
+
+
+_CIFAR: dict[str, Any] = {
+    "multiplier": 1.0,
+    "lam": 0.05,
+    "lr": 2e-3,
+    "epochs": 120,
+    "augment": "flip",
+    "algorithm": "snapshot",
+    "schedule": "constant",
+    "lr_end": 1.0,
+    "settings": {"members": 3, "start": 0.6, "optimizer": "adam"},
+}
+
+_PAPER: dict[str, Any] = {
+    "channels": None,
+    "margins": False,
+    "multiplier": 1.1,
+    "lam": 0.25,
+    "ramp": None,
+    "lam_ramp": None,
+    "schedule": "constant",
+    "lr_end": 1.0,
+    "clip": None,
+    "batch_size": 128,
+    "precision": "highest",
+}
+"""The paper's own networks and final likelihood, with lam ramped."""
+
+TASKS = {
+    "digits": Task(
+        "digits",
+        0.1,
+        (10, 35),
+        {
+            "architecture": "cnn5",
+            "channels": 8,
+            "multiplier": 1.1,
+            "lam": 0.25,
+            "ramp": None,
+            "lam_ramp": None,
+            "tightness": 0.5,
+            "balance": 0.5,
+            "lr": 0.003,
+            "schedule": "constant",
+            "warmup": 0.02,
+            "epochs": 20,
+            "batch_size": 128,
+            "settings": {"optimizer": "adam", "start": 0.6, "rank": 20, "every": 20},
+        },
+    ),
+    "mnist": Task(
+        "mnist",
+        0.1,
+        (10, 35),
+        {"channels": 32, "multiplier": 2.0, "lam": 0.05, "epochs": 45},
+        candidates={"lam 0.25": {"lam": 0.25}, "lr 0.002": {"lr": 2e-3}},
+    ),
+    "mnist-paper": Task(
+        "mnist",
+        0.1,
+        (10, 35),
+        {
+            **_PAPER,
+            "architecture": "mlp",
+            "hidden": (512,),
+            "lr": 0.05,
+            "epochs": 30,
+            "validation": HELD_OUT,
+            "settings": {"every": 100},
+        },
+        seeds=1,
+        method="theorem1",
+        candidates={"lr 0.1": {"lr": 0.1}},
+    ),
+    "fashion-mnist": Task(
+        "fashion-mnist",
+        0.1,
+        (10, 35),
+        {"multiplier": 1.1, "lam": 0.05, "epochs": 45},
+        candidates={"lam 0.25": {"lam": 0.25}, "lr 0.002": {"lr": 2e-3}, "narrow": {"channels": 32}},
+    ),
+    "cifar10-1": Task("cifar10", 1 / 255, (10,), _CIFAR, seeds=1),
+    "cifar10-paper": Task(
+        "cifar10",
+        1 / 255,
+        (10,),
+        {
+            **_PAPER,
+            "architecture": "paper-cifar-supplement",
+            "lr": 0.015,
+            "epochs": 45,
+            "settings": {"every": 100},
+        },
+        seeds=1,
+        method="theorem1",
+        candidates={"lr 0.05": {"lr": 0.05}, "lam 0.05": {"lam": 0.05}},
+    ),
+    "cifar10-2": Task(
+        "cifar10",
+        2 / 255,
+        (10,),
+        _CIFAR,
+        seeds=1,
+        candidates={
+            "lr 0.0005": {"lr": 5e-4},
+            "lr 0.005": {"lr": 5e-3},
+            "lam 0.25": {"lam": 0.25},
+            "crops": {"augment": "flip,crop:2"},
+            "batches of 128": {"batch_size": 128},
+        },
+    ),
+    "cifar10-8": Task("cifar10", 8 / 255, (10,), _CIFAR, seeds=1),
+}
+"""Tasks by name; those named after the paper have its networks."""
+
+
+def chosen_tasks(dataset: str, names: Sequence[str] | None = None) -> dict[str, Task]:
+    """Return the tasks of these names or, where none are given, all of a data set."""
+    for name in names or ():
+        if name not in TASKS:
+            raise InvalidInput(unknown_name("task", name, TASKS))
+    if names:
+        return {name: TASKS[name] for name in names}
+    of_data = {name: task for name, task in TASKS.items() if task.dataset == dataset}
+    if not of_data:
+        known = ", ".join(dict.fromkeys(task.dataset for task in TASKS.values()))
+        raise InvalidInput(f"deep networks are studied on {known}, not on {dataset!r}.")
+    return of_data
