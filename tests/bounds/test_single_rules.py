@@ -60,14 +60,20 @@ def test_each_rule_holds_alone(name, seed, scale, relative):
         double = {role: tensor.double() for role, tensor in weights.items()}
         with direct_sums():
             box = rules_for(node.operation).interval(node.operation, weights, boxes, F32)
-            for points in zip(*(_points(b, seed + index) for b in boxes), strict=True):
-                assert_inside(node.operation.evaluate(weights, *points), box)
-                assert_inside(
-                    torch.cat([node.operation.evaluate(weights, *(p[i : i + 1] for p in points)) for i in (0, 5)]),
-                    Box(box.center[[0, 5]], box.radius[[0, 5]]),
+            points = [torch.stack(_points(b, seed + index)) for b in boxes]
+            at_once = [p.flatten(0, 1) for p in points]
+
+            def assert_holds(outputs, box=box, shape=points[0].shape[:2]):
+                assert_inside(outputs.unflatten(0, shape), box)
+
+            assert_holds(node.operation.evaluate(weights, *at_once))
+            assert_holds(node.operation.evaluate(double, *(p.double() for p in at_once)))
+            for i in (0, 5):
+                alone = torch.stack(
+                    [node.operation.evaluate(weights, *(p[i : i + 1] for p in ps)) for ps in zip(*points, strict=True)]
                 )
-                assert_inside(node.operation.evaluate(double, *(p.double() for p in points)), box)
-                other = OTHER_PROGRAMS.get(type(node.operation))
-                if other is not None:
-                    for order in (torch.arange, torch.randperm):
-                        assert_inside(other(node.operation, weights, points[0], order), box)
+                assert_inside(alone, Box(box.center[[i]], box.radius[[i]]))
+            other = OTHER_PROGRAMS.get(type(node.operation))
+            if other is not None:
+                for order in (torch.arange, torch.randperm):
+                    assert_holds(other(node.operation, weights, at_once[0], order))

@@ -125,14 +125,14 @@ def test_a_search_that_never_began_knows_what_was_known():
 
 def test_going_on_does_not_change_what_it_goes_on_from():
     better = []
-    for seed in range(4):
+    for seed in range(3):
         network = two_inputs(seed)
         x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
         with torch.no_grad():
             search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
             tensors = [*begun.leaves, *(part for part in begun if isinstance(part, torch.Tensor))]
             before = [tensor.clone() for tensor in tensors]
-            after = finish(search, begun, 3)
+            after = finish(search, begun, 2)
         assert all(torch.equal(tensor, copy) for tensor, copy in zip(tensors, before, strict=True))
         better.append(((after.bounds > begun.bounds).any(), (after.smallest < begun.smallest).any()))
     assert all(any(found) for found in zip(*better, strict=True))  # there was something to change
