@@ -67,8 +67,8 @@ def robustness_bars(axes: Axes, summaries: dict[str, dict[str, float]]) -> None:
         axes.plot(position, accuracy, marker="*", markersize=15, color=INK, linestyle="none")
         axes.annotate(f"{accuracy:.1f}% accurate", (position, accuracy + 3.5), ha="center", color=INK, fontsize=9)
         # Beside the bar, where the star is never in the way, and above the axis.
-        beside = (position + 0.28, max(pgd, 4.0))
-        axes.annotate(f"{pgd:.1f}%\nsurvive PGD", beside, va="center", color=FAINT, fontsize=9)
+        beside = (position + 0.28, max(pgd, 6.0))
+        axes.annotate(f"{pgd:.1f}%\nsurvive\nPGD", beside, va="center", color=FAINT, fontsize=9)
         inside = certified > 15
         axes.annotate(
             f"{certified:.1f}%\nproved",
@@ -78,7 +78,7 @@ def robustness_bars(axes: Axes, summaries: dict[str, dict[str, float]]) -> None:
     labels = [f"{name} likelihood\nmutual inf. {f['mutual_information']:.4f}" for name, f in summaries.items()]
     axes.set_xticks(range(len(summaries)), labels)
     axes.set_ylim(0, 110)
-    axes.set_xlim(-0.6, len(summaries) - 0.2)
+    axes.set_xlim(-0.6, len(summaries) - 0.3)
     axes.set_ylabel("% of test digits")
     axes.spines[["top", "right"]].set_visible(False)
 
