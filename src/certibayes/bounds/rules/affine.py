@@ -65,7 +65,7 @@ def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Round
         return None
     if bias is None:
         return weight.new_full((weight.shape[0],), rounding.underflow)
-    return bias.abs() * rounding.widening(terms) + rounding.underflow
+    return bias.abs().mul_(rounding.widening(terms)).add_(rounding.underflow)
 
 
 def linear_training(
@@ -215,6 +215,7 @@ register(
     reuses=True,
     separable=True,
     training=linear_training,
+    radius_tells=True,
 )
 register(
     ops.Conv2d,
@@ -224,4 +225,5 @@ register(
     reuses=True,
     separable=True,
     training=conv2d_training,
+    radius_tells=True,
 )
