@@ -86,7 +86,7 @@ def logit_bounds(
         return output.center, output.radius, *ranges
 
     def by_linear_bounds(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates)
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
         bounder = LinearBounder(graph, params, boxes, mode)
         if bounds == "crown":
             lower, upper = output_bounds(graph, boxes, bounder.lower, mode)
@@ -154,10 +154,10 @@ def margin_bounds(
     """
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
-    specification = margin_coefficients(graph, labels[:, None], rivals, predictor.dtype)
+    specification, start = margin_coefficients(graph, labels[:, None], rivals, predictor.dtype), Ranges.start(box)
 
     def bound(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates)
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
         # On a GPU this is mapped over networks, and nothing is overwritten.
         bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and not specification.is_cuda)
         if bounds == "ibp":
@@ -209,12 +209,15 @@ class Ranges(NamedTuple):
 
 
 def intermediate_boxes(
-    predictor: Predictor, params: Params, box: Box, rounding: str, intermediates: str
+    predictor: Predictor, params: Params, box: Box, rounding: str, intermediates: str, start: Ranges | None = None
 ) -> tuple[Boxes, Ranges]:
-    """Return the boxes of every layer of one network, and what they say about overflow."""
+    """Return the boxes of every layer of one network, and what they say about overflow.
+
+    ``start`` is what the box of the inputs says, where that is known: it is the same for all networks.
+    """
     mode = by_name(rounding, predictor.dtype)
     boxes = layer_boxes(predictor.graph, params, box, mode)
-    ranges = Ranges.start(box)
+    ranges = Ranges.start(box) if start is None else start
     for node in predictor.graph.nodes:
         ranges = ranges.seen(node, tuple(boxes[name] for name in node.inputs), boxes[node.name], mode)
     if intermediates == "crown":

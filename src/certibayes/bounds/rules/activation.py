@@ -193,7 +193,7 @@ def relax(relaxation: LinearRelaxation, step: Step, overwrite: bool = False) -> 
         constant = dot(negative, portion(ceiling, part))
         constants.append(constant if floor is None else constant + dot(positive, portion(floor, part)))
         if overwrite:
-            positive.mul_(portion(lower, part)).add_(negative.mul_(portion(upper, part)))
+            positive.mul_(portion(lower, part)).addcmul_(negative, portion(upper, part))
         else:
             into.append(negative * portion(upper, part) + positive * portion(lower, part))
     coefficients = step.coefficients if overwrite else joined(into)

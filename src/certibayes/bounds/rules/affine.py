@@ -151,7 +151,9 @@ def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Back
             magnitude.add_(bias.abs())
         return _error(magnitude, weight.shape[1], weight.shape[0], step)
 
-    return Backward((step.coefficients @ weight,), _bias_part(step, bias, -1), error, owned=True)
+    # Before the product, while the coefficients are in the cache.
+    constant = _bias_part(step, bias, -1)
+    return Backward((step.coefficients @ weight,), constant, error, owned=True)
 
 
 def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Backward:
