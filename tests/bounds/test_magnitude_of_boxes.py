@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from certibayes.bounds import IDEAL, Box, interval_bounds, outward, outward_box, rules_for
+from certibayes.bounds import IDEAL, Box, interval_bounds, outward, outward_box, rules_for, within_range
 from certibayes.bounds.interval import prepared_inputs
+from certibayes.bounds.rounding import LARGEST_BOUND, radius_within_range
 from certibayes.bounds.rules.affine import _length
 from certibayes.networks import operations as ops
 from certibayes.networks import trace
@@ -60,9 +61,34 @@ def test_relu_is_no_wider_than_the_exact_image_but_for_some_units(seed):
     center, radius = torch.randn(50, generator=rng), torch.rand(50, generator=rng)
     box = _relu(center, radius)
     low, high = (torch.relu(center.double() + sign * radius.double()) for sign in (-1, 1))
-    excess = 32 * outward(torch.float32).unit * high + 1e-20
+    excess = 8 * outward(torch.float32).unit * high + 1e-20
     assert bool((box.center.double() - box.radius >= low - excess).all())
     assert bool((box.center.double() + box.radius <= high + excess).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@law(50)
+@given(seeds)
+def test_where_the_radius_of_an_affine_layer_is_within_range_all_of_it_is(dtype, seed):
+    """Also next to overflow, and beyond it; a radius is never negative."""
+    rng = generator(seed)
+    octaves = torch.randint(-20, 128, (40, 1), generator=rng)
+    x = torch.randn(40, 6, generator=rng, dtype=dtype) * 2.0**octaves
+    weights = {
+        "weight": torch.randn(4, 6, generator=rng, dtype=dtype)
+        * 2.0 ** float(torch.randint(-20, 20, (), generator=rng)),
+        "bias": torch.randn(4, generator=rng, dtype=dtype),
+    }
+    box = outward_box(x, 1e-3)
+    linear, arithmetic = ops.Linear(), outward(dtype)
+    output = rules_for(linear).interval(linear, weights, (box,), arithmetic)
+    for index in range(len(x)):
+        one = output.take(slice(index, index + 1))
+        inside, inverted = within_range(one)
+        told = radius_within_range(one, arithmetic)
+        assert not bool(inverted) and (bool(inside) or not told)
+        assert told or not float(one.radius.max()) <= LARGEST_BOUND * 16 * arithmetic.unit
+    assert not radius_within_range(output, IDEAL)
 
 
 @pytest.mark.parametrize("flatten", [False, True])

@@ -13,7 +13,7 @@ from certibayes.attacks import PGD, as_attack
 from certibayes.bounds import ideal_box, outward_box
 from certibayes.certification import BOUNDS, as_method, logit_bounds, network_bounds
 from certibayes.certification.network_bounds import INTERMEDIATES, batch_for
-from certibayes.support.stacks import each
+from certibayes.support.stacks import map_samples
 
 from ..strategies import ZOO, ball, few_of, input_shape, inputs, law, make, points_of, seeds
 
@@ -137,9 +137,9 @@ def test_all_but_hull_can_be_mapped_over_networks(bounds, intermediates, monkeyp
 
     def mapping(function, stacked, mapped):
         seen.append(mapped)
-        return [torch.vmap(function)(stacked)]
+        return torch.vmap(function)(stacked)
 
-    monkeypatch.setattr(network_bounds, "each", mapping)
+    monkeypatch.setattr(network_bounds, "map_samples", mapping)
     found = logit_bounds(predictor, box, bounds=bounds, intermediates=intermediates)
     assert seen == [True]
     for one, other in zip(found, expected, strict=True):
@@ -151,9 +151,9 @@ def test_hull_goes_through_networks_one_by_one(monkeypatch):
 
     def one_by_one(function, stacked, mapped):
         seen.append(mapped)
-        return each(function, stacked, mapped)
+        return map_samples(function, stacked, mapped)
 
-    monkeypatch.setattr(network_bounds, "each", one_by_one)
+    monkeypatch.setattr(network_bounds, "map_samples", one_by_one)
     logit_bounds(_predictor("relu"), outward_box(inputs("relu", 1, 0), 0.1), bounds="hull")
     assert seen == [False]
 

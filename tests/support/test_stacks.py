@@ -2,7 +2,7 @@
 
 import torch
 
-from certibayes.support.stacks import add_product, count, each, map_samples, pick, stack
+from certibayes.support.stacks import add_product, count, map_samples, pick, stack
 
 
 def test_stack_and_pick_are_inverse():
@@ -18,10 +18,11 @@ def test_map_samples_is_a_loop():
     assert torch.equal(map_samples(lambda p: p["w"].sum()[None], stacked), stacked["w"].sum(1, keepdim=True))
 
 
-def test_each_keeps_tuples():
-    parts = list(each(lambda p: (p["w"], p["w"] * 2), {"w": torch.arange(6.0).view(3, 2)}))
-    assert len(parts) == 3
-    assert all(torch.equal(b, 2 * a) and a.shape == (1, 2) for a, b in parts)
+def test_map_samples_keeps_tuples_and_dictionaries():
+    stacked = {"w": torch.arange(6.0).view(3, 2)}
+    one, rest = map_samples(lambda p: (p["w"], {"sum": p["w"].sum()}), stacked)
+    assert torch.equal(one, stacked["w"])
+    assert torch.equal(rest["sum"], stacked["w"].sum(1))
 
 
 def test_add_product_overwrites_its_first_argument_and_also_runs_in_vmap(recwarn):

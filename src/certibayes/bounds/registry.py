@@ -36,6 +36,8 @@ class Rules:
         training: the interval rule in ideal arithmetic with its derivatives; None to let torch differentiate it.
         keeps_range: whether the output's box is far from overflow and not inverted wherever the input's is, so that it
             need not be looked at.
+        radius_tells: whether the radius of the output may tell that all of it is far from overflow and not inverted, as
+            in affine layers; see ``rounding.radius_within_range``.
     """
 
     interval: IntervalRule
@@ -45,6 +47,7 @@ class Rules:
     separable: bool = False
     training: TrainingRule | None = None
     keeps_range: bool = False
+    radius_tells: bool = False
 
 
 _rules: dict[type[Operation], Rules] = {}
@@ -59,9 +62,10 @@ def register(  # noqa: PLR0913 - public
     separable: bool = False,
     training: TrainingRule | None = None,
     keeps_range: bool = False,
+    radius_tells: bool = False,
 ) -> None:
     """Give an operation its rules, see ``Rules``; a later registration of the same operation wins."""
-    _rules[operation] = Rules(interval, description, linear, reuses, separable, training, keeps_range)
+    _rules[operation] = Rules(interval, description, linear, reuses, separable, training, keeps_range, radius_tells)
 
 
 def rules_for(operation: Operation) -> Rules:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.regions import Box
+from certibayes.support.stacks import is_mapped
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,19 @@ def within_range(box: Box) -> tuple[Tensor, Tensor]:
     center, radius = box.center.flatten(1), box.radius.flatten(1)
     inside = (center.amin(1) >= -LARGEST_BOUND) & (center.amax(1) <= LARGEST_BOUND) & (radius.amax(1) <= LARGEST_BOUND)
     return inside, (radius.amin() < 0)
+
+
+def radius_within_range(box: Box, rounding: Rounding) -> bool:
+    """Tell whether the radius alone shows that all points of an affine layer's box, without a ball, are within range.
+
+    In outward rounding it is never negative, and at least g (|W| |x| + |b|) with g >= 32 u, half of which is ample for
+    the rounding of both sides. So where it is below 16 u ``LARGEST_BOUND``, as it nearly always is, the center is below
+    ``LARGEST_BOUND``, and no sum has overflowed. One reduction then takes the place of four and what is made of them;
+    but its result is read, so on a GPU, and where ``torch.vmap`` runs, the answer is no.
+    """
+    if not rounding.outward or box.radius.is_cuda or is_mapped(box.radius):
+        return False
+    return bool(box.radius.amax() <= LARGEST_BOUND * 16 * rounding.unit)
 
 
 def outward(dtype: torch.dtype) -> Rounding:

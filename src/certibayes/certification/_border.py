@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import InputRegion, require_radius_within, resolve_domain
@@ -33,6 +35,6 @@ def region_for(predictor: Predictor, x: Any, eps: Any, norm: str, domain: Any) -
     # As the predictor reads them: a point may be the domain's end, rounded.
     region = InputRegion.around(read, eps, norm, known)
     require_radius_within(known, eps, norm)
-    if read.numel() and float(read.abs().max() + region.radius.max()) > LARGEST:
+    if read.numel() and float(torch.maximum(read.amax(), -read.amin()) + region.radius.max()) > LARGEST:
         raise InvalidInput("the points are beyond 2^30, where underflow is not accounted for. Scale them.")
     return replace(region, center=given)

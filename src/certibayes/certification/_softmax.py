@@ -46,7 +46,8 @@ def relative_error(lower: Tensor, upper: Tensor) -> Tensor:
 
     An exponent of magnitude z is off by z 2⁻⁵³, and each of the C terms rounds.
     """
-    magnitude = torch.maximum(lower.abs(), upper.abs()).amax(-1, keepdim=True)
+    # lower <= upper, so that these are the extremes of both.
+    magnitude = torch.maximum(upper.amax(-1, keepdim=True), -lower.amin(-1, keepdim=True))
     return (4 * magnitude + 4 * lower.shape[-1] + 16) * 2.0**-50
 
 
@@ -60,8 +61,11 @@ def probability_bounds(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Lower and upper bounds on the exact softmax, (..., C).
     """
-    peak = upper.amax(-1, keepdim=True)
-    low, high, error = torch.exp(lower - peak), torch.exp(upper - peak), relative_error(lower, upper)
-    smallest = (low - TINY).clamp(min=0.0) / (low + sum_of_others(high) + TINY)  # subnormals have few digits
-    largest = (high + TINY) / (high + TINY + sum_of_others(low))
-    return (smallest * (1 - error)).clamp(min=0.0), (largest * (1 + error)).clamp(max=1.0)
+    peak, error = upper.amax(-1, keepdim=True), relative_error(lower, upper)
+    low, high = (lower - peak).exp_(), (upper - peak).exp_()
+    # In place, since fresh memory costs more than the arithmetic. Subnormals have few digits, hence ``TINY``:
+    # smallest = (low - TINY) / (low + others of high + TINY), largest = (high + TINY) / (high + TINY + others of low).
+    beside_low, beside_high = sum_of_others(high).add_(low).add_(TINY), sum_of_others(low)
+    smallest = low.sub_(TINY).clamp_min_(0.0).div_(beside_low).mul_(1 - error).clamp_min_(0.0)
+    high.add_(TINY)
+    return smallest, high.div_(beside_high.add_(high)).mul_(1 + error).clamp_max_(1.0)

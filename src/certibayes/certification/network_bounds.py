@@ -8,17 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Box, by_name, interval_bounds, layer_boxes, within_range
+from certibayes.bounds import Box, Rounding, by_name, interval_bounds, layer_boxes, within_range
 from certibayes.bounds.cuts import cut_layers
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.interval import prepared_inputs
 from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
 from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lower
 from certibayes.bounds.registry import rules_for
+from certibayes.bounds.rounding import radius_within_range
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.prediction import Predictor
-from certibayes.support.stacks import each
+from certibayes.support.stacks import map_samples
 
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
@@ -78,14 +79,14 @@ def logit_bounds(
         def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
             # Looked at as it passes: to keep the boxes of all layers would cost more than the arithmetic.
             nonlocal ranges
-            ranges = ranges.seen(node, output)
+            ranges = ranges.seen(node, boxes, output, mode)
             return output
 
         output = interval_bounds(graph, params, prepared, mode, watch)
         return output.center, output.radius, *ranges
 
     def by_linear_bounds(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates)
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
         bounder = LinearBounder(graph, params, boxes, mode)
         if bounds == "crown":
             lower, upper = output_bounds(graph, boxes, bounder.lower, mode)
@@ -108,10 +109,20 @@ def logit_bounds(
         units = 2**12 * torch.finfo(predictor.dtype).eps * (1 + low.abs() + high.abs())
         crossed = (low > high) & (low - high <= units)
         low, high = torch.where(crossed, high, low), torch.where(crossed, low, high)
-    known = known[..., None] & torch.isfinite(low) & torch.isfinite(high)
-    known = known.all(-1, keepdim=True)
-    _require_upright(~inverted, (low <= high) | ~known)
-    return low.masked_fill(~known, -torch.inf), high.masked_fill(~known, torch.inf)
+    known = (known & are_finite(low, high))[..., None]
+    _require_upright(~inverted)
+    if not bool(((high - low).amin() >= 0) & known.all()):
+        _require_upright((low <= high) | ~known)
+        low, high = low.masked_fill(~known, -torch.inf), high.masked_fill(~known, torch.inf)
+    return low, high
+
+
+def are_finite(lower: Tensor, upper: Tensor) -> Tensor:
+    """Tell where all bounds on some classes are finite, (..., C) each -> (...).
+
+    By a sum, since arithmetic is several times as fast as truth values on a CPU; no finite ends in question overflow.
+    """
+    return torch.isfinite((upper - lower).sum(-1))
 
 
 @torch.no_grad()
@@ -143,10 +154,10 @@ def margin_bounds(
     """
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
-    specification = margin_coefficients(graph, labels[:, None], rivals, predictor.dtype)
+    specification, start = margin_coefficients(graph, labels[:, None], rivals, predictor.dtype), Ranges.start(box)
 
     def bound(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates)
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
         # On a GPU this is mapped over networks, and nothing is overwritten.
         bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and not specification.is_cuda)
         if bounds == "ibp":
@@ -186,23 +197,29 @@ class Ranges(NamedTuple):
         """Return what the box of the inputs says."""
         return Ranges(*within_range(box))
 
-    def seen(self, node: Node, output: Box) -> Ranges:
-        """Record the box of a layer."""
-        if rules_for(node.operation).keeps_range:
+    def seen(self, node: Node, inputs: tuple[Box, ...], output: Box, rounding: Rounding) -> Ranges:
+        """Record the box of a layer, made of those of its inputs."""
+        rules = rules_for(node.operation)
+        if rules.keeps_range:
+            return self
+        if rules.radius_tells and inputs[0].ball is None and radius_within_range(output, rounding):
             return self
         inside, inverted = within_range(output)
         return Ranges(self.known & inside, self.inverted | inverted)
 
 
 def intermediate_boxes(
-    predictor: Predictor, params: Params, box: Box, rounding: str, intermediates: str
+    predictor: Predictor, params: Params, box: Box, rounding: str, intermediates: str, start: Ranges | None = None
 ) -> tuple[Boxes, Ranges]:
-    """Return the boxes of every layer of one network, and what they say about overflow."""
+    """Return the boxes of every layer of one network, and what they say about overflow.
+
+    ``start`` is what the box of the inputs says, where that is known: it is the same for all networks.
+    """
     mode = by_name(rounding, predictor.dtype)
     boxes = layer_boxes(predictor.graph, params, box, mode)
-    ranges = Ranges.start(box)
+    ranges = Ranges.start(box) if start is None else start
     for node in predictor.graph.nodes:
-        ranges = ranges.seen(node, boxes[node.name])
+        ranges = ranges.seen(node, tuple(boxes[name] for name in node.inputs), boxes[node.name], mode)
     if intermediates == "crown":
         boxes = crown_boxes(predictor.graph, params, boxes, mode)
     return boxes, ranges
@@ -227,11 +244,10 @@ def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = 
 
 def _over_networks(
     bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor, mapped: bool = True
-) -> list[Tensor]:
+) -> tuple[Tensor, ...]:
     """Results of ``bound`` for every network, each stacked, (N, ...)."""
     with direct_sums():
-        parts: list[tuple[Tensor, ...]] = list(each(bound, predictor.samples, mapped))
-    return [torch.cat(column) for column in zip(*parts, strict=True)]
+        return map_samples(bound, predictor.samples, mapped)
 
 
 def _require_upright(*flags: Tensor) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from certibayes.certification._pairs import NO_PAIRS, Pairs
+from certibayes.certification.network_bounds import are_finite
 from certibayes.certification.problem import Problem
 from certibayes.certification.rules import elided_values, mean_probability_bounds, pairwise_values
 
@@ -122,7 +123,7 @@ class State:
         # Where a tighter method overflows, what was known before still holds.
         lower = torch.maximum(self.lower[:, points], lower)
         upper = torch.minimum(self.upper[:, points], upper)
-        known = (torch.isfinite(lower) & torch.isfinite(upper)).all(-1).all(0)
+        known = are_finite(lower, upper).all(0)
         return replace(
             self,
             lower=_replaced(self.lower, 1, points, lower),
@@ -161,10 +162,7 @@ class State:
     def with_differences(self, points: Tensor | slice, bounds: Tensor) -> State:
         """Record lower bounds on the mean differences of some points, (P, C)."""
         joint = torch.maximum(self.joint[points], bounds.masked_fill(self.unbounded[points][:, None], -torch.inf))
-        state = replace(self, joint=_replaced(self.joint, 0, points, joint))
-        # Carried over: the logits are the same, and bounding softmax again takes a while.
-        state.__dict__["probabilities"] = self.probabilities
-        return state
+        return self._same_logits(joint=_replaced(self.joint, 0, points, joint))
 
     def with_joint(self, points: Tensor, rivals: Tensor, bounds: Tensor) -> State:
         """Record lower bounds on mean differences for pairs of point and rival, (P,) each, none twice."""
@@ -186,7 +184,7 @@ class State:
         if len(points) == 0:
             return self
         predicted = self.predicted.index_copy(0, points, problem.predictor.predict(problem.x[points], len(points)))
-        return replace(self, predicted=predicted, broken=self.broken | (predicted != self.labels))
+        return self._same_logits(predicted=predicted, broken=self.broken | (predicted != self.labels))
 
     def with_inputs(self, problem: Problem, points: Tensor, inputs: Tensor) -> State:
         """Let the predictor decide inputs (P, ...) that may be counterexamples, brought into the region first."""
@@ -198,6 +196,16 @@ class State:
         broken[points[found]] = True
         counterexamples[points[found]] = inside[found]
         return replace(self, broken=broken, counterexamples=counterexamples)
+
+    def _same_logits(self, **changes: Tensor) -> State:
+        """Return the state with other things changed; probabilities are carried over if they are known.
+
+        To bound softmax again would take longer than everything else that is done to the logits.
+        """
+        state = replace(self, **changes)
+        if "probabilities" in self.__dict__:
+            state.__dict__["probabilities"] = self.probabilities
+        return state
 
     # Parts
 

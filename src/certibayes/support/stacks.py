@@ -44,18 +44,23 @@ def first(stacked: Params, number: int) -> dict[str, Tensor]:
     return {name: tensor[:number] for name, tensor in stacked.items()}
 
 
-def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params, mapped: bool = True) -> Iterator[Result]:
-    """Yield ``function`` of chunks of samples, each result with a leading dimension of that chunk's size.
+def map_samples(function: Callable[[dict[str, Tensor]], Result], stacked: Params, mapped: bool = True) -> Result:
+    """Return ``function`` of every sample; each tensor of its result stacked, (S, ...).
 
     ``function`` takes the parameters of one network and returns a tensor, or tensors in tuples and dictionaries; where
     vmap cannot trace it, it must not be ``mapped``, and sees one network after the other on every device.
     """
-    total = count(stacked)
     on_gpu = next(iter(stacked.values())).is_cuda
-    if not (on_gpu and mapped):
-        for i in range(total):
-            yield pytree.tree_map(lambda t: t[None], function(pick(stacked, i)))
-        return
+    if on_gpu and mapped:
+        parts, join = list(_in_chunks(function, stacked)), torch.cat
+    else:
+        parts, join = [function(pick(stacked, i)) for i in range(count(stacked))], torch.stack
+    return pytree.tree_map(lambda *tensors: join(tensors), *parts)
+
+
+def _in_chunks(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> Iterator[Result]:
+    """Yield ``function`` of chunks of samples, each result with a leading dimension of that chunk's size."""
+    total = count(stacked)
     chunk, start = total, 0
     while start < total:
         part = {name: tensor[start : start + chunk] for name, tensor in stacked.items()}
@@ -71,10 +76,9 @@ def each(function: Callable[[dict[str, Tensor]], Result], stacked: Params, mappe
         start += chunk
 
 
-def map_samples(function: Callable[[dict[str, Tensor]], Result], stacked: Params) -> Result:
-    """Return ``function`` of every sample; each tensor of its result stacked, (S, ...)."""
-    parts = list(each(function, stacked))
-    return pytree.tree_map(lambda *tensors: torch.cat(tensors), *parts)
+def is_mapped(tensor: Tensor) -> bool:
+    """Tell whether this is one of many that ``torch.vmap`` goes through, so that nobody can look at it."""
+    return bool(torch._C._functorch.is_batchedtensor(tensor))
 
 
 def add_product(total: Tensor, one: Tensor, other: Tensor, value: float = 1.0) -> Tensor:
@@ -83,6 +87,6 @@ def add_product(total: Tensor, one: Tensor, other: Tensor, value: float = 1.0) -
     Fresh memory would cost more than the arithmetic. Only inside ``torch.vmap``, which makes ``addcmul_`` sample by
     sample, is it taken.
     """
-    if torch._C._functorch.is_batchedtensor(total):
+    if is_mapped(total):
         return torch.addcmul(total, one, other, value=value)
     return total.addcmul_(one, other, value=value)

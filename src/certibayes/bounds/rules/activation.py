@@ -54,21 +54,21 @@ _relu_ends = monotone(ulps=1, commutes_with_rounding=True)
 def relu_interval(operation: ops.ReLU, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
     """Bound ReLU; in outward rounding in half the passes over memory that a monotone function takes in general.
 
-    With s the underflow allowance and units u, write
+    The image of [c - r, c + r] has the radius min(max(c + r, 0) / 2, r), and its center is the larger of c and that
+    radius. With s the underflow allowance and units u,
 
-        top = max(fl(c + r), s),    bottom = max(fl(c - r), 0),    c' = (bottom + top) / 2,    r' = top - (1 - 24 u) c'.
+        top = max(fl(c + r), s),    r' = max(min((1 + 4 u) top / 2, r), s / 2),    c' = max(c, r').
 
-    The ends of the image are off by at most 3 u top, c' by 2 u top, and r' by 2 u top; so c' and a radius of
-    top - c' + 10 u top hold the image. Since bottom >= 0, c' is at least top / 2, and 24 u c' is at least that. Since
-    top >= s, anything that is lost by underflow is far below a unit of it, and no allowance is left to be added. No
-    activation exceeds top.
+    r' is no smaller than the radius in exact arithmetic: two roundings lose 2 u, and what underflows is far below s.
+    Any such r' holds the image, without an allowance: c' + r' grows with r', and c' - r' = max(c - r', 0) falls. No
+    activation exceeds top, up to rounding.
     """
     if not rounding.outward:
         return _relu_ends(operation, weights, boxes, rounding)
     center, radius = boxes[0].center, boxes[0].radius
     top = (center + radius).clamp_min_(rounding.underflow)
-    center = (center - radius).relu_().add_(top).mul_(0.5)
-    return Box(center, torch.sub(top, center, alpha=1 - 24 * rounding.unit), largest=top)
+    radius = (top * (0.5 + 2 * rounding.unit)).clamp_max_(radius).clamp_min_(rounding.underflow / 2)
+    return Box(torch.maximum(center, radius), radius, largest=top)
 
 
 def monotone_training(times_slope: Callable[[Any, Tensor, Tensor], Tensor]) -> TrainingRule:
@@ -193,7 +193,7 @@ def relax(relaxation: LinearRelaxation, step: Step, overwrite: bool = False) -> 
         constant = dot(negative, portion(ceiling, part))
         constants.append(constant if floor is None else constant + dot(positive, portion(floor, part)))
         if overwrite:
-            positive.mul_(portion(lower, part)).add_(negative.mul_(portion(upper, part)))
+            positive.mul_(portion(lower, part)).addcmul_(negative, portion(upper, part))
         else:
             into.append(negative * portion(upper, part) + positive * portion(lower, part))
     coefficients = step.coefficients if overwrite else joined(into)

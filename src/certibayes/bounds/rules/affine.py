@@ -65,7 +65,7 @@ def _bias_error(weight: Tensor, bias: Tensor | None, terms: int, rounding: Round
         return None
     if bias is None:
         return weight.new_full((weight.shape[0],), rounding.underflow)
-    return bias.abs() * rounding.widening(terms) + rounding.underflow
+    return bias.abs().mul_(rounding.widening(terms)).add_(rounding.underflow)
 
 
 def linear_training(
@@ -161,7 +161,9 @@ def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Back
             magnitude.add_(bias.abs())
         return _error(magnitude, weight.shape[1], weight.shape[0], step)
 
-    return Backward((step.coefficients @ weight,), _bias_part(step, bias, -1), error, owned=True)
+    # Before the product, while the coefficients are in the cache.
+    constant = _bias_part(step, bias, -1)
+    return Backward((step.coefficients @ weight,), constant, error, owned=True)
 
 
 def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Backward:
@@ -225,6 +227,7 @@ register(
     reuses=True,
     separable=True,
     training=linear_training,
+    radius_tells=True,
 )
 register(
     ops.Conv2d,
@@ -234,4 +237,5 @@ register(
     reuses=True,
     separable=True,
     training=conv2d_training,
+    radius_tells=True,
 )
