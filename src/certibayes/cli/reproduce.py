@@ -194,11 +194,11 @@ def _rules_table(rows: list[RuleRow]) -> Table:
 
 
 def _deep_table(rows: list[DeepRow]) -> Table:
-    table = Table(title="certified by intervals, the last layer elided", title_style="bold")
-    table.add_column("task")
-    table.add_column("posterior")
-    for name in ("networks", "proved", "PGD", "accuracy", "NLL", "mutual inf."):
-        table.add_column(name, justify="right")
+    table = Table(title="certified by intervals; MI: mutual information", title_style="bold")
+    for name in ("task", "posterior"):
+        table.add_column(name, no_wrap=True)
+    for name in ("nets", "proved", "PGD", "accuracy", "NLL", "MI"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         f = row.figures
         fractions = (f"{100 * f[key]:.1f}%" for key in ("certified", "unbroken", "accuracy"))

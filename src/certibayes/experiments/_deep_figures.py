@@ -22,21 +22,17 @@ def draw_rows(rows: Sequence[tuple[str, str, Mapping[str, Any]]], path: Path) ->
         certified, unbroken, accuracy = (100 * f[key] for key in ("certified", "unbroken", "accuracy"))
         axes.barh(place, certified, 0.6, color=CERTIFIED, linewidth=0)
         axes.barh(place, max(unbroken - certified, 0.0), 0.6, left=certified, color=CERTIFIED, alpha=0.25, linewidth=0)
-        axes.plot(accuracy, place, marker="*", markersize=11, color=INK, linestyle="none")
+        (star,) = axes.plot(accuracy, place, marker="*", markersize=11, color=INK, linestyle="none", label="accurate")
         words = f"{certified:.1f} proved, {accuracy:.1f} accurate, MI {f['mutual_information']:.4f}"
         axes.annotate(words, (max(certified, unbroken, accuracy) + 1.5, place), va="center", color=INK, fontsize=8)
     labels = [f"{task}: {posterior}, {f['samples']} networks" for task, posterior, f in rows]
     axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()
-    axes.set_xlim(0, 130)
+    axes.set_xlim(0, 135)
     axes.set_xticks(range(0, 101, 20))
     axes.set_xlabel("% of test images", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
-    handles = [
-        patch(CERTIFIED, "proved"),
-        patch(CERTIFIED, "unbroken by PGD (first 500 images)", 0.25),
-        patch(INK, "★ accurate"),
-    ]
+    handles = [patch(CERTIFIED, "proved"), patch(CERTIFIED, "unbroken by PGD (first 500 images)", 0.25), star]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
     save(figure, path)
 
