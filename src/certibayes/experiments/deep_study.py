@@ -158,7 +158,8 @@ def run_deep_study(
 
 def _run_task(out: Path, evaluator: DeepEvaluator, name: str, specs: Mapping[str, TrainSpec]) -> None:
     """Train and evaluate one task, and write down its rows."""
-    task, found = TASKS[name], {}
+    task = TASKS[name]
+    found: dict[str, Figures] = {}
     for run, spec in specs.items():
         # Of the other seeds only the means are of interest, and samples among those of all.
         own = evaluator if spec.seed == 0 else replace(evaluator, sizes=())
