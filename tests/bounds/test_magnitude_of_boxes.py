@@ -74,9 +74,9 @@ def test_where_the_radius_of_an_affine_layer_is_within_range_all_of_it_is(dtype,
     rng = generator(seed)
     octaves = torch.randint(-20, 128, (40, 1), generator=rng)
     x = torch.randn(40, 6, generator=rng, dtype=dtype) * 2.0**octaves
+    factor = 2.0 ** float(torch.randint(-20, 20, (), generator=rng))
     weights = {
-        "weight": torch.randn(4, 6, generator=rng, dtype=dtype)
-        * 2.0 ** float(torch.randint(-20, 20, (), generator=rng)),
+        "weight": torch.randn(4, 6, generator=rng, dtype=dtype) * factor,
         "bias": torch.randn(4, generator=rng, dtype=dtype),
     }
     box = outward_box(x, 1e-3)
@@ -85,9 +85,9 @@ def test_where_the_radius_of_an_affine_layer_is_within_range_all_of_it_is(dtype,
     for index in range(len(x)):
         one = output.take(slice(index, index + 1))
         inside, inverted = within_range(one)
-        told = radius_within_range(one, arithmetic)
-        assert not bool(inverted) and (bool(inside) or not told)
-        assert told or not float(one.radius.max()) <= LARGEST_BOUND * 16 * arithmetic.unit
+        known = radius_within_range(one, arithmetic)
+        assert not bool(inverted) and (bool(inside) or not known)
+        assert known or not float(one.radius.max()) <= LARGEST_BOUND * 16 * arithmetic.unit
     assert not radius_within_range(output, IDEAL)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -197,7 +198,7 @@ class State:
         counterexamples[points[found]] = inside[found]
         return replace(self, broken=broken, counterexamples=counterexamples)
 
-    def _same_logits(self, **changes: Tensor) -> State:
+    def _same_logits(self, **changes: Any) -> State:
         """Return the state with other things changed; probabilities are carried over if they are known.
 
         To bound softmax again would take longer than everything else that is done to the logits.
