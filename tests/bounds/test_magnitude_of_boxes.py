@@ -74,9 +74,9 @@ def test_where_the_radius_of_an_affine_layer_is_within_range_all_of_it_is(dtype,
     rng = generator(seed)
     octaves = torch.randint(-20, 128, (40, 1), generator=rng)
     x = torch.randn(40, 6, generator=rng, dtype=dtype) * 2.0**octaves
+    factor = 2.0 ** float(torch.randint(-20, 20, (), generator=rng))
     weights = {
-        "weight": torch.randn(4, 6, generator=rng, dtype=dtype)
-        * 2.0 ** float(torch.randint(-20, 20, (), generator=rng)),
+        "weight": torch.randn(4, 6, generator=rng, dtype=dtype) * factor,
         "bias": torch.randn(4, generator=rng, dtype=dtype),
     }
     box = outward_box(x, 1e-3)

@@ -1,6 +1,7 @@
 """States: parts can be taken out and put back, and what is learned never replaces anything better."""
 
 from dataclasses import fields, replace
+from math import inf, nan
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.certification._pairs import NO_PAIRS, Pairs
+from certibayes.certification.network_bounds import are_finite
 from certibayes.certification.state import State, points_of
 
 from ..strategies import generator, law, seeds
@@ -123,6 +125,29 @@ def test_infinite_logits_close_a_point_and_tell_nothing_of_it(problem):
     # Better bounds that overflow take nothing back.
     again = state.with_logits(points, torch.full_like(lower, -torch.inf), torch.full_like(upper, torch.inf))
     assert _same(again, state)
+
+
+def test_softmax_is_bounded_once_for_the_same_logits(problem):
+    """Predictions and differences change nothing about it; other logits do."""
+    asked = replace(problem, predicted=None)
+    lower = torch.zeros(NETWORKS, POINTS, CLASSES, dtype=torch.float64)
+    state = State.start(asked).with_logits(slice(None), lower, lower + 1)
+    found = state.probabilities
+    later = state.with_predictions(asked).with_differences(slice(None), torch.zeros(POINTS, CLASSES).double())
+    assert later.predicted.tolist() == problem.labels.tolist() and not later.proved.any()
+    assert later.probabilities is found
+    tighter = later.with_logits(slice(None), lower, lower + 0.5)
+    assert bool((tighter.probabilities[0] > found[0]).all() and (tighter.probabilities[1] < found[1]).all())
+
+
+@pytest.mark.parametrize("ends", [(-inf, 0.0), (0.0, inf), (inf, inf), (-inf, inf), (nan, 0.0), (0.0, nan)])
+def test_bounds_are_finite_where_both_ends_of_every_class_are(ends):
+    lower, upper = torch.zeros(2, 2, 3, dtype=torch.float64), torch.ones(2, 2, 3, dtype=torch.float64)
+    lower[1, 0, 2], upper[1, 0, 2] = ends
+    assert are_finite(lower, upper).tolist() == [[True, True], [False, True]]
+    # Two infinite widths of opposite sign do not cancel.
+    lower[1, 0, 0], upper[1, 0, 0] = inf, -inf
+    assert are_finite(lower, upper).tolist() == [[True, True], [False, True]]
 
 
 def test_only_real_counterexamples_count(problem):

@@ -26,7 +26,8 @@ from certibayes.support.fused import is_fused
 from certibayes.support.stacks import add_product
 
 SMALL = 1024
-"""Rows up to which a GPU adds a bias faster after the product than in it."""
+"""Rows up to which a GPU adds a bias faster after the product than in it. On a CPU the product takes it along: a pass
+of its own costs 2% more at 256 rows of 784 x 512, and no less at any larger number."""
 
 
 def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
