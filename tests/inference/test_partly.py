@@ -279,6 +279,16 @@ class TestAround:
         assert torch.equal(joined["1.weight"][0], each[0].buffers["1.weight"])
         assert torch.equal(joined["1.weight"][-1], each[1].buffers["1.weight"])
 
+    @pytest.mark.parametrize("algorithm", ["noisy-adam", "laplace-last-layer"])
+    def test_the_center_is_a_network_that_can_be_trained_on(self, algorithm):
+        posterior = fit(net=batch_norm_net(), algorithm=SOME[algorithm], stochastic="last")
+        center = posterior.center()
+        assert center.graph.parameters == ("0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias")
+        assert not center.graph.fitted and torch.equal(center.params["0.weight"], posterior.buffers["0.weight"])
+        assert torch.equal(center.predictor().samples["1.running_var"][0], posterior.buffers["1.running_var"])
+        further = fit(net=center.network)
+        assert all(not torch.equal(p, center.params[name]) for name, p in further.params.items())
+
     def test_frozen_parameters_stay_frozen(self):
         net = network()
         net[1].bias.requires_grad_(False)

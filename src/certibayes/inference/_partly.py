@@ -94,7 +94,7 @@ def _matching(word: str, graph: Graph) -> tuple[str, ...]:
 
 def require_partly(algorithm: Algorithm[Any], stochastic: Any, map_lr: Any) -> None:
     """Raise unless some parameters may be random and others not, with this algorithm."""
-    if isinstance(map_lr, bool) or not isinstance(map_lr, Real) or not (math.isfinite(map_lr) and map_lr >= 0):
+    if isinstance(map_lr, bool) or not isinstance(map_lr, Real) or not (math.isfinite(map_lr) and float(map_lr) >= 0.0):
         raise InvalidInput(
             f"map_lr is the learning rate of the parameters that are not random, a finite number >= 0, got {map_lr!r}."
         )

@@ -69,6 +69,16 @@ class Network(NamedTuple):
             graph=dataclasses.replace(self.graph, parameters=parameters, buffers=buffers, fitted=fitted)
         )
 
+    def with_all(self) -> Network:
+        """Return the network with what was fitted among its parameters again, with the values that it has."""
+        graph, fitted = self.graph, self.graph.fitted
+        used = dict.fromkeys(name for node in graph.nodes for name in node.roles.values())
+        parameters = tuple(name for name in used if name in graph.parameters or name in fitted)
+        buffers = {name: tensor for name, tensor in self.buffers.items() if name not in fitted}
+        graph = dataclasses.replace(graph, parameters=parameters, buffers=tuple(buffers), fitted=())
+        params = {**self.params, **{name: self.buffers[name] for name in fitted}}
+        return self._replace(graph=graph, params=params, buffers=buffers)
+
 
 class _Tracer(fx.Tracer):
     """Keep every module that has an entry of its own whole, and leave all arguments but the input at their defaults."""
