@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 import certibayes as cb
 from certibayes.errors import InvalidInput, RunExists
 from certibayes.inference import Target
-from certibayes.inference._partly import PartlyRandom, random_parameters
+from certibayes.inference._partly import PartlyRandom, PartTarget, random_parameters
 from certibayes.networks import trace
 
 from ..strategies import in_turn
@@ -219,6 +219,15 @@ def test_iterates_that_are_collected_belong_to_one_body(name):
             assert not torch.equal(state.others["1.weight"], params["1.weight"])
     assert len(bodies) >= 2
     assert all(torch.equal(body[name], bodies[0][name]) for body in bodies for name in BODY)
+
+
+@every_trained
+def test_nothing_is_kept_aside_beside_the_steps(algorithm, monkeypatch):
+    """Laplace goes over all data at the end, and gradients of the others would fill the memory."""
+    real, made = PartTarget.of, []
+    monkeypatch.setattr(PartTarget, "of", lambda *arguments: made.append(real(*arguments)) or made[-1])
+    fit(algorithm=algorithm, stochastic="last")
+    assert [len(each.aside) for each in made] == [1] * EPOCHS * STEPS
 
 
 class TestBatchNorm:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from numbers import Real
@@ -149,7 +149,8 @@ class PartlyRandom(Algorithm[PartlyRandomState]):
     betas: tuple[float, float] = MAP.betas
 
     def __post_init__(self) -> None:
-        for trait in ("per_example", "constant_rate", "temperature_in", "post_hoc", "robust_temperature"):
+        # What the algorithm says of itself holds here too, but for how its steps may be put together.
+        for trait in Algorithm.__annotations__.keys() - {"lr", "elementwise", "stacked"}:
             object.__setattr__(self, trait, getattr(self.inner, trait))
 
     @property
@@ -165,8 +166,8 @@ class PartlyRandom(Algorithm[PartlyRandomState]):
     def init(self, target: Target, params: Params, generator: torch.Generator) -> PartlyRandomState:
         """Start the algorithm, with the others at the network's parameters."""
         random = {name: params[name] for name in target.graph.parameters}
-        others = {name: p for name, p in params.items() if name not in random}
-        inner = self.inner.init(PartTarget.of(target, others), random, generator)
+        others = _without(random, dict(params))
+        inner = self.inner.init(given(target, others), random, generator)
         steps = range(1, target.total_steps + 1)
         first = next((step for step in steps if self.inner.collects(target, step)), target.total_steps)
         step, lr = inner.step.clone(), inner.lr.clone()
@@ -194,7 +195,7 @@ class PartlyRandom(Algorithm[PartlyRandomState]):
 
     def collect(self, target: Target, state: PartlyRandomState) -> PartlyRandomState:
         """See the base class."""
-        return state._replace(inner=self.inner.collect(PartTarget.of(target, state.others), state.inner))
+        return state._replace(inner=self.inner.collect(given(target, state.others), state.inner))
 
     def mean_params(self, state: PartlyRandomState) -> dict[str, Tensor]:
         """See the base class: those of the algorithm, and the others as they are."""
@@ -204,18 +205,24 @@ class PartlyRandom(Algorithm[PartlyRandomState]):
         """Return the algorithm's posterior, with the others as constants."""
         # Copies: a recorded step goes on using the memory of its state.
         others = {name: p.clone() for name, p in state.others.items()}
-        return self.inner.finalize(PartTarget.of(target, others), state.inner, sweep, generator)
+        return self.inner.finalize(given(target, others), state.inner, sweep, generator)
 
     def describe(self) -> dict[str, Any]:
         """Return the description of the algorithm."""
         return self.inner.describe()
 
 
+def given(whole: Target, others: dict[str, Tensor]) -> Target:
+    """Return the target of the random parameters alone, with the others as constants."""
+    precision, l1 = (_without(others, entries) for entries in (whole.precision, whole.l1))
+    return replace(whole, buffers={**whole.buffers, **others}, precision=precision, l1=l1)
+
+
 @dataclass(frozen=True)
 class PartTarget(Target):
-    """A target of the random parameters alone, with the others as constants at their current values.
+    """What ``given`` returns, for one step: the gradients that it asks for are taken with respect to the others too.
 
-    What gradients a step asks for are taken with respect to the others too, and those of the others are kept aside.
+    Those of the others are kept aside.
 
     Attributes:
         whole: the target of all parameters.
@@ -229,11 +236,10 @@ class PartTarget(Target):
 
     @classmethod
     def of(cls, whole: Target, others: dict[str, Tensor]) -> PartTarget:
-        """Make the target of the parameters that are not among ``others``."""
-        same = {entry.name: getattr(whole, entry.name) for entry in fields(Target)}
-        for name in ("precision", "l1"):
-            same[name] = {weight: value for weight, value in same[name].items() if weight not in others}
-        return cls(**{**same, "buffers": {**whole.buffers, **others}}, whole=whole, others=others)
+        """Make the target of one step."""
+        part = given(whole, others)
+        same = {entry.name: getattr(part, entry.name) for entry in fields(Target)}
+        return cls(**same, whole=whole, others=others)
 
     @cached_property
     def prior(self) -> dict[str, Tensor]:
@@ -246,14 +252,18 @@ class PartTarget(Target):
         """See the base class; regularizers and clipping are those of all parameters together."""
         assert self.whole is not None
         loss, gradient = self.whole.mean_loss_and_gradient({**self.others, **params}, batch, noise)
-        self.aside.append({name: gradient[name] for name in self.others})
-        return loss, {name: gradient[name] for name in params}
+        return loss, self._put_aside(gradient)
 
     def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """See the base class. Squares are found for the random parameters alone, where they are needed."""
         found = self.likelihood_gradients(params, batch, noise)
         _, gradient = self.mean_loss_and_gradient(params, batch, noise)
         return found._replace(gradient={name: g * -len(batch.inputs) for name, g in gradient.items()})
+
+    def _put_aside(self, gradient: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Keep the part of a gradient that belongs to the others, and return the rest."""
+        self.aside.append({name: gradient[name] for name in self.others})
+        return _without(self.others, gradient)
 
     def gradient_of_others(self) -> dict[str, Tensor]:
         """Return the gradient of the mean loss with respect to the others, at the mean over the step's samples."""
@@ -266,3 +276,8 @@ class PartTarget(Target):
         if len(self.aside) == 1:
             return self.aside[0]
         return {name: torch.stack([each[name] for each in self.aside]).mean(0) for name in self.others}
+
+
+def _without(others: Params, entries: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the entries of parameters that are not among the others."""
+    return {name: entry for name, entry in entries.items() if name not in others}
