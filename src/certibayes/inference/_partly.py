@@ -159,6 +159,11 @@ class PartlyRandom(Algorithm[PartlyRandomState]):
         return self.inner.lr
 
     @property
+    def burn_in_epochs(self) -> int:
+        """See the base class."""
+        return self.inner.burn_in_epochs
+
+    @property
     def collects_after(self) -> float:
         """See the base class."""
         return self.inner.collects_after
