@@ -140,7 +140,7 @@ class TestAgainstMAP:
                 torch.testing.assert_close(found.tensors()[name], tensor)
 
 
-@pytest.mark.parametrize("algorithm", ["vogn", "noisy-adam"])
+@pytest.mark.parametrize("algorithm", ["vogn", "bbb"])
 def test_the_others_descend_the_gradient_at_the_sample(algorithm):
     """In double precision, against autograd of the whole loss; one step of Adam is its sign."""
     target, params, batch = _target(LIKELIHOODS["ibp"])
