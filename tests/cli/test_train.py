@@ -115,6 +115,22 @@ def test_a_deep_network_on_its_path_from_the_command_line(tmp_path):
     assert spec["normalize"] is False and spec["init"] == "torch" and spec["channels"] == 2
 
 
+def test_some_of_the_parameters_are_random(tmp_path):
+    spec = trained(tmp_path, "--algorithm", "noisy-adam", "--stochastic", "last", "--map-lr", 0.01)
+    assert spec["stochastic"] == "last" and spec["map_lr"] == 0.01
+    expected = {"random": ["3.weight", "3.bias"], "map": ["1.weight", "1.bias"], "map_lr": 0.01}
+    assert cb.load(tmp_path).metadata["stochastic"] == expected
+    shown = CliRunner().invoke(app, ["info", str(tmp_path)], env={"COLUMNS": "120"}).output
+    assert re.search(r"stochastic\s+random\s+3.weight, 3.bias\s+map\s+1.weight, 1.bias\s+map_lr\s+0.01", shown)
+
+
+def test_random_parameters_that_are_not_there_leave_no_files(tmp_path):
+    for words, message in (("5", "no parameter matches '5'"), ("", "stochastic is empty")):
+        result = invoke(*TINY, "--algorithm", "noisy-adam", "--stochastic", words, "--out", tmp_path / "a")
+        assert result.exit_code == 1 and message in " ".join(result.output.split())
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_path_that_never_ends_leaves_no_files(tmp_path):
     result = invoke(*TINY, "--ramp", 0.95, "--out", tmp_path / "a")
     assert result.exit_code == 1 and "would never be reached" in " ".join(result.output.split())

@@ -70,6 +70,18 @@ def test_the_same_seed_gives_the_same_bits(name):
     assert_same(fitted(name), fitted(name))
 
 
+@pytest.mark.parametrize("name", ["swag", "vogn", "bbb", "snapshot"])
+def test_partly_random_networks_are_captured_too(name, monkeypatch):
+    """Their weights are drawn tensor by tensor in both ways."""
+    captured = fitted(name, stochastic="last")
+    assert_same(captured, fitted(name, stochastic="last"))
+    monkeypatch.setattr(loop, "CapturedUpdate", Uncaptured)
+    apart = fitted(name, stochastic="last")
+    assert_same(captured, apart, 1e-10)
+    for key, tensor in captured.buffers.items():
+        torch.testing.assert_close(tensor, apart.buffers[key], rtol=1e-10, atol=0.0)
+
+
 def test_statistics_of_batch_norm_follow_the_data(monkeypatch):
     def net():
         torch.manual_seed(0)

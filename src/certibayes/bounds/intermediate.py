@@ -8,6 +8,8 @@ width of every layer, where interval bounds cost two products per layer.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -45,7 +47,7 @@ def crown_boxes(
         box = rules_for(node.operation).interval(node.operation, node.weights(params), inputs, rounding)
         tight[node.name] = box
         if node.name in feeding and node.name not in exact and not isinstance(node.operation, NONLINEAR):
-            part = Graph(graph.nodes[: index + 1], graph.input_shape, graph.parameters, graph.buffers)
+            part = dataclasses.replace(graph, nodes=graph.nodes[: index + 1])
             tight[node.name] = _narrowed(part, params, tight, rounding, at_once)
     return tight
 

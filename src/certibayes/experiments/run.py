@@ -87,6 +87,8 @@ def train(  # noqa: PLR0913 - public
         "temperature": spec.temperature,
         "schedule": spec.make_schedule(),
         "batch_norm": spec.batch_norm,
+        "stochastic": spec.stochastic,
+        "map_lr": spec.map_lr,
         "checkpoint": out,
         "callbacks": callbacks,
         **common,

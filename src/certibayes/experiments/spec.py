@@ -124,6 +124,9 @@ class TrainSpec:
         lr_floor: factor on the learning rate at the end of a cosine or exponential schedule.
         lr_end: fraction of training at which that end is reached; the rate then stays, as SWAG wants it.
         clip: largest norm of the gradient; none for any.
+        stochastic: parameters that are random: ``last`` for the last layer, the name of a module such as ``4``, a
+            pattern such as ``*.weight``, or several of these with commas; all by default. The others are fitted by MAP.
+        map_lr: learning rate of Adam for those.
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples per step.
         precision: ``highest``, or ``high`` if products on a GPU may round their factors to TF32 in training, which is
@@ -178,6 +181,8 @@ class TrainSpec:
     lr_floor: float = 0.01
     lr_end: float = 1.0
     clip: float | None = None
+    stochastic: str | None = None
+    map_lr: float = MAP.lr
     epochs: int = 20
     batch_size: int = 128
     precision: str = PRECISIONS[0]

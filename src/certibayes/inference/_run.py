@@ -35,9 +35,11 @@ from certibayes.inference._border import (
     require_precision,
     seed_of,
 )
+from certibayes.inference._partly import PartlyRandom, random_parameters, require_partly
 from certibayes.inference._statistics import batch_norm_mode
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback, Loop
+from certibayes.inference.map import MAP
 from certibayes.inference.names import as_algorithm
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
@@ -118,7 +120,7 @@ class Run:
         return [self._loop(temperature, searched) for temperature in self.candidates[: None if searched else 1]]
 
     def _loop(self, temperature: float, searched: bool) -> Loop:
-        title, directory = type(self.algorithm).__name__, self.directory
+        title, directory = self.settings["algorithm"]["name"], self.directory
         if searched:
             title += f", temperature {temperature:g}"
             directory = None if directory is None else directory / f"temperature-{temperature!r}"
@@ -188,6 +190,8 @@ def prepare(  # noqa: PLR0913 - what fit takes
     batch_norm: str | None = None,
     clip: float | None = None,
     augment: Augmentation | Sequence[Augmentation] | str | None = None,
+    stochastic: str | Sequence[str] | None = None,
+    map_lr: float = MAP.lr,
     callbacks: Iterable[Callback] = (),
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
@@ -205,6 +209,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     directory = directory_of(checkpoint, checkpoint_every)
     require_precision(precision)
     require_clip(clip, algorithm.full_batch)
+    require_partly(algorithm, stochastic, map_lr)
     if temperature is None:
         temperature = default_temperature(algorithm, likelihood.bounded)
     candidates = candidates_of(temperature)
@@ -231,27 +236,41 @@ def prepare(  # noqa: PLR0913 - what fit takes
     if held is not None:
         held = placement.place(*held, "validation")
         require_batch(held, network.graph, likelihood, "validation")
-    mode = batch_norm_mode(batch_norm, network.graph, algorithm, source)
     where = placement.device
     params = {name: p.to(where) for name, p in network.params.items()}
     constants = {name: b.to(where) for name, b in network.buffers.items()}
+    precisions = prior.precisions(network.graph, {**constants, **params})
+    l1_weights = prior.l1_weights(network.graph, {**constants, **params})
+    network = network.with_random(random_parameters(stochastic, network.graph))
+    mode = batch_norm_mode(batch_norm, network.graph, algorithm, source)
+    described, random, fitted = algorithm.describe(), network.graph.parameters, network.graph.fitted
+    subset: dict[str, Any] = {}
+    if fitted and algorithm.full_batch:
+        # A chain has one density to sample: what is not random stays where it is.
+        subset = {"random": list(random), "constant": list(fitted)}
+        constants |= {name: params.pop(name) for name in fitted}
+        precisions = {name: precisions[name] for name in random}
+        l1_weights = {name: weight for name, weight in l1_weights.items() if name in random}
+    elif fitted:
+        subset = {"random": list(random), "map": list(fitted), "map_lr": map_lr}
+        algorithm = PartlyRandom(algorithm, map_lr)
     target = Target(
         network.graph,
         constants,
         likelihood,
-        prior.precisions(network.graph, {**constants, **params}),
+        precisions,
         source.size,
         candidates[0],
         source.steps,
         (epochs + algorithm.burn_in_epochs) * source.steps,
         mode or "constant",
-        prior.l1_weights(network.graph, {**constants, **params}),
+        l1_weights,
         clip,
     )
     settings = {
         "likelihood": likelihood.describe(),
         "prior": prior.describe(),
-        "algorithm": algorithm.describe(),
+        "algorithm": described,
         "epochs": epochs,
         "batch_size": batch_size,
         "seed": seed,
@@ -266,6 +285,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
         "domain": domain_to_json(domain),
         **({"frozen": list(network.frozen)} if network.frozen else {}),
         **({"batch_norm": mode} if mode else {}),
+        **({"stochastic": subset} if subset else {}),
     }
     # Algorithms check in ``init`` whether training has room for what they keep.
     algorithm.init(target, params, torch.Generator(where).manual_seed(seed))

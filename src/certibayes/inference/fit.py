@@ -16,6 +16,7 @@ from certibayes.inference._group import trained
 from certibayes.inference._run import Known, Result, prepare
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback
+from certibayes.inference.map import MAP
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.likelihoods import Likelihood
@@ -39,6 +40,8 @@ def fit(  # noqa: PLR0913 - public
     clip: float | None = None,
     validation: float | Pair | None = None,
     augment: Augmentation | Sequence[Augmentation] | str | None = None,
+    stochastic: str | Sequence[str] | None = None,
+    map_lr: float = MAP.lr,
     device: str | torch.device | None = None,
     precision: str = "highest",
     batch_norm: str | None = None,
@@ -80,6 +83,13 @@ def fit(  # noqa: PLR0913 - public
             ``certibayes.data.RandomCrop(padding=2)``, a list of them, or ``"flip,crop:2"``. Every batch is changed
             anew; validation, statistics of batch norm and curvature at the end are about the images as they are, and
             the number N of examples stays theirs. Not for methods that take all data at once (HMC).
+        stochastic: which parameters are inferred; all by default. ``"last"`` for the last layer that has weights, the
+            name of a module (``"4"``) or of a parameter, a pattern (``"*.weight"``), a list of these, or one string
+            with commas. The others are fitted by MAP in the same steps, with the same prior, and are constants of the
+            posterior; the metadata have both under ``"stochastic"``. Where the algorithm collects iterates (SWAG,
+            SGHMC, snapshots), the others rest from the first of them on, so that all belong to the same network. With
+            HMC the others stay as they are given. Not for MAP and DeepEnsemble.
+        map_lr: learning rate of Adam for the parameters that are not random; it follows ``schedule`` too.
         device: where to train; by default where the network is.
         precision: ``"highest"``, or ``"high"`` if products on a GPU may round their factors to TF32, which is faster.
             For training alone: predictors and certificates never do.
@@ -124,6 +134,8 @@ def fit(  # noqa: PLR0913 - public
         batch_norm=batch_norm,
         clip=clip,
         augment=augment,
+        stochastic=stochastic,
+        map_lr=map_lr,
         callbacks=callbacks,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,

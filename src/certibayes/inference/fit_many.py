@@ -18,6 +18,7 @@ from certibayes.inference._group import trained
 from certibayes.inference._run import Known, Result, Run, prepare
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback, Loop
+from certibayes.inference.map import MAP
 from certibayes.inference.prior import GaussianPrior
 from certibayes.inference.schedule import Schedule
 from certibayes.likelihoods import Likelihood
@@ -41,6 +42,8 @@ OWN = (
     "batch_norm",
     "clip",
     "augment",
+    "stochastic",
+    "map_lr",
     "callbacks",
 )
 """Arguments of ``fit`` that a run may have of its own."""
@@ -65,6 +68,8 @@ def fit_many(  # noqa: PLR0913 - public
     batch_norm: str | None = None,
     clip: float | None = None,
     augment: Augmentation | Sequence[Augmentation] | str | None = None,
+    stochastic: str | Sequence[str] | None = None,
+    map_lr: float = MAP.lr,
     callbacks: Iterable[Callback] = (),
     progress: bool | Report = True,
     checkpoint: str | Path | None = None,
@@ -90,8 +95,8 @@ def fit_many(  # noqa: PLR0913 - public
     a step of one, which counts on a GPU and, where networks are small, on a CPU. They may differ in the weights they
     start from, in seed, in data of the same size and how they are augmented, in learning rate, schedule, prior and
     temperature, and in radii, their probabilities and their ramp. Runs that differ in anything else make groups of
-    their own. HMC, ensembles, algorithms that do not declare themselves ``elementwise`` and data from a Dataset or
-    DataLoader are trained one after another.
+    their own. HMC, ensembles, partly random networks, algorithms that do not declare themselves ``elementwise`` and
+    data from a Dataset or DataLoader are trained one after another.
 
     Each model has the random numbers that it would have alone, and the posterior agrees with that of ``fit`` up to
     rounding. The same call on the same machine gives the same bits, also after a resume.
@@ -101,7 +106,7 @@ def fit_many(  # noqa: PLR0913 - public
         train: data, of every run that has none of its own.
         runs: for each posterior its own arguments: any of net, train, algorithm, likelihood, prior, epochs, batch_size,
             seed, temperature, schedule, validation, batch_norm, clip,
-            augment, callbacks. ``{}`` takes all from the others.
+            augment, stochastic, map_lr, callbacks. ``{}`` takes all from the others.
         algorithm: see ``fit``, as for all that is not explained here.
         likelihood: see ``fit``.
         prior: see ``fit``.
@@ -116,6 +121,8 @@ def fit_many(  # noqa: PLR0913 - public
         batch_norm: see ``fit``.
         clip: see ``fit``.
         augment: see ``fit``; each model draws its own changes, those that it would have alone.
+        stochastic: see ``fit``; such runs are trained one after another.
+        map_lr: see ``fit``.
         callbacks: called after each epoch of each model; the record says which, under ``"run"``.
         progress: True for a bar for each group; a function is called with the steps of all groups, and all models of a
             group make a step at once.
@@ -158,6 +165,8 @@ def fit_many(  # noqa: PLR0913 - public
         "batch_norm": batch_norm,
         "clip": clip,
         "augment": augment,
+        "stochastic": stochastic,
+        "map_lr": map_lr,
         "callbacks": callbacks,
     }
     fixed = {"device": device, "precision": precision, "checkpoint_every": checkpoint_every, "known": Known()}

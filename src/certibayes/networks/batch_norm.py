@@ -69,7 +69,7 @@ def _is_frozen(graph: Graph, node: Node) -> bool:
     """Tell whether a node's weights are constants; one without weights of its own goes with the layer before it."""
     weights = [name for role, name in node.roles.items() if role in ("weight", "bias")]
     if weights:
-        return not any(name in graph.parameters for name in weights)
+        return not any(name in graph.parameters or name in graph.fitted for name in weights)
     before = next((earlier for earlier in graph.nodes if earlier.name == node.inputs[0]), None)
     return before is not None and _is_frozen(graph, before)
 

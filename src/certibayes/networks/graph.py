@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -59,12 +59,15 @@ class Graph:
         input_shape: shape of one example.
         parameters: names of the trainable parameters, in the module's order.
         buffers: names of the other tensors that the graph needs, which are not inferred.
+        fitted: those buffers that were parameters and were trained, but not inferred: constants of a posterior that
+            belong to no frozen layer.
     """
 
     nodes: tuple[Node, ...]
     input_shape: tuple[int, ...]
     parameters: tuple[str, ...]
     buffers: tuple[str, ...] = ()
+    fitted: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         kinds = [type(node.operation).__name__ for node in self.nodes]
@@ -86,7 +89,7 @@ class Graph:
     @cached_property
     def body(self) -> Graph:
         """The graph without its last node; empty if there is no other."""
-        return Graph(self.nodes[:-1], self.input_shape, self.parameters, self.buffers)
+        return replace(self, nodes=self.nodes[:-1])
 
     @cached_property
     def _last_use(self) -> dict[str, str]:
@@ -146,6 +149,7 @@ class Graph:
             "input_shape": list(self.input_shape),
             "parameters": list(self.parameters),
             "buffers": list(self.buffers),
+            **({"fitted": list(self.fitted)} if self.fitted else {}),
             "nodes": [
                 {
                     "name": node.name,
@@ -175,4 +179,5 @@ class Graph:
             input_shape=tuple(record["input_shape"]),
             parameters=tuple(record["parameters"]),
             buffers=tuple(record["buffers"]),
+            fitted=tuple(record.get("fitted", ())),
         )

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import torch
@@ -55,6 +55,29 @@ class Network(NamedTuple):
         parameters = tuple(name for name in self.graph.parameters if name not in self.frozen)
         graph = dataclasses.replace(self.graph, parameters=parameters, buffers=tuple(buffers))
         return Network(graph, params, buffers, frozen)
+
+    def with_random(self, names: Collection[str]) -> Network:
+        """Return the network with the parameters of these names as those of the graph, and the others as fitted.
+
+        Args:
+            names: some of the graph's parameters.
+        """
+        fitted = tuple(name for name in self.graph.parameters if name not in names)
+        parameters = tuple(name for name in self.graph.parameters if name in names)
+        buffers = (*self.graph.buffers, *fitted)
+        return self._replace(
+            graph=dataclasses.replace(self.graph, parameters=parameters, buffers=buffers, fitted=fitted)
+        )
+
+    def with_all(self) -> Network:
+        """Return the network with what was fitted among its parameters again, with the values that it has."""
+        graph, fitted = self.graph, self.graph.fitted
+        used = dict.fromkeys(name for node in graph.nodes for name in node.roles.values())
+        parameters = tuple(name for name in used if name in graph.parameters or name in fitted)
+        buffers = {name: tensor for name, tensor in self.buffers.items() if name not in fitted}
+        graph = dataclasses.replace(graph, parameters=parameters, buffers=tuple(buffers), fitted=())
+        params = {**self.params, **{name: self.buffers[name] for name in fitted}}
+        return self._replace(graph=graph, params=params, buffers=buffers)
 
 
 class _Tracer(fx.Tracer):

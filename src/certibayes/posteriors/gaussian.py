@@ -77,7 +77,8 @@ class DiagonalGaussian(Posterior):
 
     def center(self) -> Point:
         """Return the network of the mean weights; after ``fit``, with batch norm statistics of its own."""
-        return Point(self.network, self.mean, metadata=of_center(self.metadata))
+        network = self.network.with_all() if self.graph.fitted else self.network
+        return Point(network, {**network.params, **self.mean}, metadata=of_center(self.metadata))
 
     def compact(self, data: Any = None) -> Self:
         """Return the Gaussian of the same mean whose deviations are rounded to float16, to be stored in less room.

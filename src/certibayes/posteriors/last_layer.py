@@ -88,7 +88,8 @@ class LastLayerGaussian(Posterior):
 
     def center(self) -> Point:
         """Return the network of the mean weights; after ``fit``, with batch norm statistics of its own."""
-        return Point(self.network, self.mean, metadata=of_center(self.metadata))
+        network = self.network.with_all() if self.graph.fitted else self.network
+        return Point(network, {**network.params, **self.mean}, metadata=of_center(self.metadata))
 
     def tensors(self) -> dict[str, Tensor]:
         """See the base class."""

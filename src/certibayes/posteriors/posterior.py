@@ -100,8 +100,12 @@ class Posterior:
         """Return the number of weights; the samples' own buffers and frozen weights are not counted."""
         one = self.sample(1, torch.Generator())
         number = sum(one[name].numel() for name in self.graph.parameters)
-        frozen = len(self.metadata.get("frozen") or ())
-        return f"{number:,} in {len(self.graph.parameters)} tensors" + (f", {frozen} more frozen" if frozen else "")
+        frozen, fitted = len(self.metadata.get("frozen") or ()), len(self.graph.fitted)
+        return (
+            f"{number:,} in {len(self.graph.parameters)} tensors"
+            + (f", {fitted} more not random" if fitted else "")
+            + (f", {frozen} more frozen" if frozen else "")
+        )
 
     @property
     def held(self) -> int | None:
