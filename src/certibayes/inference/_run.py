@@ -32,11 +32,13 @@ from certibayes.inference._border import (
     require_batch,
     require_clip,
     require_inferable,
+    require_learnable,
     require_precision,
     seed_of,
 )
 from certibayes.inference._statistics import batch_norm_mode
 from certibayes.inference.algorithm import Algorithm
+from certibayes.inference.learned_prior import LearnedPrior
 from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.names import as_algorithm
 from certibayes.inference.prior import GaussianPrior
@@ -235,11 +237,16 @@ def prepare(  # noqa: PLR0913 - what fit takes
     where = placement.device
     params = {name: p.to(where) for name, p in network.params.items()}
     constants = {name: b.to(where) for name, b in network.buffers.items()}
+    precisions = prior.precisions(network.graph, {**constants, **params})
+    groups = prior.grouped(network.graph, params) if isinstance(prior, LearnedPrior) else None
+    if groups is not None:
+        require_learnable(algorithm)
+        precisions = groups.start(precisions)
     target = Target(
         network.graph,
         constants,
         likelihood,
-        prior.precisions(network.graph, {**constants, **params}),
+        precisions,
         source.size,
         candidates[0],
         source.steps,
@@ -247,10 +254,11 @@ def prepare(  # noqa: PLR0913 - what fit takes
         mode or "constant",
         prior.l1_weights(network.graph, {**constants, **params}),
         clip,
+        groups,
     )
     settings = {
         "likelihood": likelihood.describe(),
-        "prior": prior.describe(),
+        "prior": {**prior.describe(), **({} if groups is None else groups.describe())},
         "algorithm": algorithm.describe(),
         "epochs": epochs,
         "batch_size": batch_size,

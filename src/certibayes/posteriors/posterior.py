@@ -34,6 +34,10 @@ STATISTICS = "statistics"
 """In a file, ``statistics:SEED:NAME`` are the batch norm statistics of the samples drawn from that seed."""
 
 
+PRIOR = "prior"
+"""In a file, ``prior:NAME`` are the learned variances of a parameter's prior."""
+
+
 class Posterior:
     """A distribution over the parameters of a network.
 
@@ -50,6 +54,8 @@ class Posterior:
         metadata: see above; ``fit`` fills it in.
         statistics: batch norm statistics of the first samples of a predictor, by seed and name, each (S, channels);
             see ``keep_statistics``.
+        prior_variances: of a prior that was learned, by parameter, with length 1 in dimensions along which all are
+            equal; empty where the prior was given.
     """
 
     kinds: ClassVar[dict[str, type[Posterior]]] = {}
@@ -75,6 +81,7 @@ class Posterior:
         self.buffers: dict[str, Tensor] = dict(network.buffers)
         self.metadata: dict[str, Any] = dict(metadata or {})
         self.statistics: dict[int, dict[str, Tensor]] = {}
+        self.prior_variances: dict[str, Tensor] = {}
         if domain is not None:
             self.metadata["domain"] = domain_to_json(domain_of_all(domain))
 
@@ -226,7 +233,8 @@ class Posterior:
             for seed, kept in self.statistics.items()
             for name, tensor in kept.items()
         }
-        write_tensors(file, "posterior", {**self.tensors(), **buffers, **statistics}, record)
+        prior = {f"{PRIOR}:{name}": tensor for name, tensor in self.prior_variances.items()}
+        write_tensors(file, "posterior", {**self.tensors(), **buffers, **statistics, **prior}, record)
         return file
 
     def _with_buffers(self, samples: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -257,11 +265,13 @@ def load(path: str | Path) -> Posterior:
         graph = Graph.from_json(record["graph"])
         buffers = {name: tensors.pop(f"buffer:{name}") for name in graph.buffers}
         statistics = _kept_statistics(tensors)
+        prior = {key: tensors.pop(key) for key in list(tensors) if key.startswith(f"{PRIOR}:")}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptFile(f"the record in {file} is incomplete ({error!r}).") from error
     posterior = Posterior.kinds[kind].from_tensors(Network(graph, {}, buffers), tensors, metadata)
     posterior.metadata.setdefault("versions", record.get("versions", {}))
     posterior.statistics = statistics
+    posterior.prior_variances = {key.removeprefix(f"{PRIOR}:"): tensor for key, tensor in prior.items()}
     return posterior
 
 
