@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -226,7 +226,7 @@ class Groups:
         return {"variances": self.number, "sha256": hashlib.sha256(tensor_bytes(self._flat)).hexdigest()}
 
 
-def _matrix(roles: dict[str, str]) -> list[str]:
+def _matrix(roles: Mapping[str, str]) -> list[str]:
     return [roles["weight"]] if "weight" in roles else []
 
 
