@@ -1,5 +1,6 @@
 """Learned priors: EM against closed forms, groups that the data do not need, and what runs keep of them."""
 
+import dataclasses
 import warnings
 
 import pytest
@@ -8,10 +9,12 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.errors import InvalidInput
+from certibayes.inference._capture import CapturedUpdate
+from certibayes.inference._flat import FLAT
 from certibayes.inference.learned_prior import Groups
 from certibayes.networks import trace
 
-from .cases import ALGORITHMS, SIZE, assert_same_posterior, differ, fit, inputs, network
+from .cases import ALGORITHMS, LIKELIHOODS, SIZE, assert_same_posterior, differ, fit, inputs, network, target_for
 
 LEARNING = ("vogn", "noisy-adam", "bbb", "ivon", "laplace", "laplace-last-layer")
 OTHERS = sorted(set(ALGORITHMS) - set(LEARNING))
@@ -220,3 +223,20 @@ def test_runs_at_one_temperature_do_not_change_the_prior_of_others():
         chosen = searched.metadata["temperature"]
         alone = fit(algorithm=cb.BBB(), prior=cb.LearnedPrior(), temperature=chosen, validation=0.25)
     assert_same_posterior(searched, alone)
+
+
+def test_recordings_read_a_prior_of_their_own_that_follows():
+    target, params, _ = target_for(LIKELIHOODS["standard"])
+    groups = cb.LearnedPrior().grouped(target.graph, params)
+    start = dataclasses.replace(target, precision=groups.start(target.precision), groups=groups)
+    before = {name: p.clone() for name, p in start.precision.items()}
+    algorithm = cb.BBB()
+    state = algorithm.init(start, params, torch.Generator())
+    update = CapturedUpdate(algorithm, torch.Generator())
+    update.places = update._places(start, state)
+    learned = start.with_precision(groups.learned(params, algorithm.standard_deviations(start, state)))
+    update._bring(learned, state, ())
+    place = update.places.target
+    torch.testing.assert_close(place.precision[FLAT], place.layout.join(learned.precision), rtol=0, atol=0)
+    torch.testing.assert_close(place.prior[FLAT], place.layout.join(learned.prior), rtol=0, atol=0)
+    assert all(torch.equal(start.precision[name], p) for name, p in before.items())

@@ -23,7 +23,7 @@ from torch import Tensor
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
 from certibayes.inference import GaussianPrior
-from certibayes.likelihoods import Batch, Categorical, Likelihood, RobustGaussian, likelihood_from
+from certibayes.likelihoods import Batch, Categorical, Likelihood, Noise, RobustGaussian, likelihood_from
 from certibayes.posteriors import DiagonalGaussian, LastLayerGaussian, LowRankGaussian, Posterior
 from certibayes.support.checks import require_finite, whole_number
 from certibayes.support.seeds import derived_seed
@@ -141,10 +141,11 @@ def _log_likelihoods(posterior: Posterior, likelihood: Likelihood, batch: Batch,
     for part in zip(batch.inputs.split(AT_ONCE), batch.targets.split(AT_ONCE), strict=True):
         some = Batch(*part)
         noise = likelihood.draw(1.0, some, generator)
-        values = map_samples(
-            lambda params, some=some, noise=noise: likelihood.log_likelihood(posterior.graph, params, some, noise),
-            drawn,
-        )
+
+        def evaluate(params: dict[str, Tensor], some: Batch = some, noise: Noise = noise) -> Tensor:
+            return likelihood.log_likelihood(posterior.graph, params, some, noise)
+
+        values = map_samples(evaluate, drawn)
         total += values.double().sum(1).cpu()
     return total / len(batch.inputs)
 

@@ -15,7 +15,7 @@ from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, trace
 from certibayes.networks.batch_norm import statistics_depend_on
 from certibayes.posteriors._statistics import sample_statistics, training_inputs
-from certibayes.posteriors._words import inference_in_words
+from certibayes.posteriors._words import inference_in_words, prior_in_words
 from certibayes.prediction import Predictor, RegressionPredictor, domain_of_all
 from certibayes.prediction.words import domain_in_words, in_lines, network_in_words
 from certibayes.regions import Domain, domain_to_json
@@ -90,6 +90,8 @@ class Posterior:
         lines = {"network": network_in_words(self.graph), "weights": self._weights_in_words()}
         if "algorithm" in self.metadata:
             lines["inference"] = inference_in_words(self.metadata)
+        if self.prior_variances:
+            lines["prior"] = self.prior_in_words
         lines["domain"] = domain_in_words(self.domain)
         return in_lines(f"{type(self).__name__}: {self.holds}", lines)
 
@@ -102,6 +104,11 @@ class Posterior:
     def holds(self) -> str:
         """What is held, in a few words."""
         return "a distribution over weights"
+
+    @property
+    def prior_in_words(self) -> str:
+        """What was learned of the prior, in a line; empty where it was given."""
+        return prior_in_words(self.prior_variances, self.metadata) if self.prior_variances else ""
 
     def _weights_in_words(self) -> str:
         """Return the number of weights; the samples' own buffers and frozen weights are not counted."""
