@@ -26,7 +26,7 @@ def groups_of(net, example, **settings):
 
 
 def one_group(size, floor=1e-10):
-    return Groups({"w": torch.zeros(size, dtype=torch.long)}, 1, floor)
+    return Groups({"w": torch.zeros(size, dtype=torch.long)}, 1, 0.0, floor)
 
 
 def em_fixed_point(groups, means, count):
@@ -48,7 +48,7 @@ def test_em_ends_where_the_evidence_is_largest():
 def test_groups_have_their_own_variances():
     means = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     means[::2] *= 3
-    found = em_fixed_point(Groups({"w": torch.arange(40) % 2}, 1, 1e-10), means, 20)
+    found = em_fixed_point(Groups({"w": torch.arange(40) % 2}, 1, 0.0, 1e-10), means, 20)
     for part in (slice(0, None, 2), slice(1, None, 2)):
         expected = means[part].square().mean() - 1 / 20
         torch.testing.assert_close(found[part], expected.expand(20))
@@ -121,7 +121,15 @@ def test_groups_that_do_not_cover_the_parameters(groups, words):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"groups": "input"}, {"groups": 3}, {"every": 0}, {"floor": 0.0}, {"l1": 0.1}, {"variance_scale": -1.0}],
+    [
+        {"groups": "input"},
+        {"groups": 3},
+        {"every": 0},
+        {"start": 1.0},
+        {"floor": 0.0},
+        {"l1": 0.1},
+        {"variance_scale": -1.0},
+    ],
 )
 def test_bad_settings(settings):
     with pytest.raises(InvalidInput):
@@ -158,6 +166,15 @@ def test_the_variances_are_the_mean_squares_of_the_weights():
     squares = learned.mean["1.weight"].square() + learned.std["1.weight"].square()
     torch.testing.assert_close(learned.prior_variances["1.weight"], squares.mean(0, keepdim=True))
     assert learned.prior_variances["1.bias"].shape == (1,)
+
+
+def test_before_its_start_the_prior_is_the_one_that_learning_starts_from():
+    """An update at the end of training alone comes too late to change what BBB has found."""
+    given = fit(algorithm=cb.BBB(lr=0.01))
+    late = fit(algorithm=cb.BBB(lr=0.01), prior=cb.LearnedPrior(start=0.99))
+    assert_same_posterior(late, given)
+    assert late.prior_variances
+    assert differ(fit(algorithm=cb.BBB(lr=0.01), prior=cb.LearnedPrior(start=0.5)), given)
 
 
 @pytest.mark.parametrize("algorithm", [cb.NoisyAdam(lr=0.02), cb.VOGN(lr=0.02), cb.BBB(lr=0.01)], ids=repr)
@@ -228,7 +245,7 @@ def test_runs_at_one_temperature_do_not_change_the_prior_of_others():
 def test_recordings_read_a_prior_of_their_own_that_follows():
     target, params, _ = target_for(LIKELIHOODS["standard"])
     groups = cb.LearnedPrior().grouped(target.graph, params)
-    start = dataclasses.replace(target, precision=groups.start(target.precision), groups=groups)
+    start = dataclasses.replace(target, precision=groups.initial(target.precision), groups=groups)
     before = {name: p.clone() for name, p in start.precision.items()}
     algorithm = cb.BBB()
     state = algorithm.init(start, params, torch.Generator())

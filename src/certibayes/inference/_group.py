@@ -225,7 +225,7 @@ def program(loop: Loop) -> tuple[Any, ...]:
         [(name, p.shape, p.dtype, p.device) for name, p in loop.params.items()],
         (target.data_size, target.epoch_steps, target.total_steps, source.smallest),
         (loop.device, loop.settings.get("precision"), target.batch_norm),
-        None if target.groups is None else target.groups.every,
+        None if target.groups is None else (target.groups.every, target.groups.start),
         (target.clip, {name: float(weight) for name, weight in target.l1.items()}),
     )
 

@@ -241,7 +241,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
     groups = prior.grouped(network.graph, params) if isinstance(prior, LearnedPrior) else None
     if groups is not None:
         require_learnable(algorithm)
-        precisions = groups.start(precisions)
+        precisions = groups.initial(precisions)
     target = Target(
         network.graph,
         constants,

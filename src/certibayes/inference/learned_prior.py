@@ -61,11 +61,14 @@ class LearnedPrior(GaussianPrior):
             numbers >= 0 in its shape; the same number is the same group, in other parameters too.
         every: steps between two updates of the variances, counted within an epoch, at whose end there is one too. A GPU
             makes ten steps at a time; multiples of ten do not break these up.
+        start: fraction of training before the first update, with the prior that learning starts from. Groups shrink
+            while the network has learned nothing yet, and do not always come back.
         floor: smallest variance. A group that shrinks further is kept at it, which a warning says once.
     """
 
     groups: str | Grouping = "inputs"
     every: int = 10
+    start: float = 0.0
     floor: float = 1e-10
 
     def __post_init__(self) -> None:
@@ -78,6 +81,8 @@ class LearnedPrior(GaussianPrior):
                 + " Or pass a function from a parameter's name to a tensor of group numbers in its shape."
             )
         whole_number(self.every, "every", smallest=1)
+        if not 0.0 <= self.start < 1.0:
+            raise InvalidInput(f"start is a fraction of training in [0, 1), got {self.start}.")
         if not (math.isfinite(self.floor) and self.floor > 0):
             raise InvalidInput(f"floor is the smallest variance, a positive number, got {self.floor}.")
 
@@ -93,14 +98,14 @@ class LearnedPrior(GaussianPrior):
         """
         chosen = {name: params[name] for name in graph.parameters}
         if callable(self.groups):
-            return Groups(_numbered(self.groups, chosen), self.every, self.floor)
+            return Groups(_numbered(self.groups, chosen), self.every, self.start, self.floor)
         operations = {name: node.operation for node in graph.nodes for name in _matrix(node.roles)}
         index, start = {}, 0
         for name, p in chosen.items():
             own = _own_groups(self.groups, operations.get(name), p)
             index[name] = own + start
             start += int(own.max()) + 1
-        return Groups(index, self.every, self.floor)
+        return Groups(index, self.every, self.start, self.floor)
 
     def describe(self) -> dict[str, Any]:
         """See the base class."""
@@ -110,6 +115,7 @@ class LearnedPrior(GaussianPrior):
             "name": "LearnedPrior",
             "groups": groups,
             "every": self.every,
+            "start": self.start,
             "floor": self.floor,
         }
 
@@ -121,11 +127,13 @@ class Groups:
     Attributes:
         index: the group of every weight, in 0, ..., G - 1, by name and in the parameter's shape.
         every: see ``LearnedPrior``.
+        start: see ``LearnedPrior``.
         floor: see ``LearnedPrior``.
     """
 
     index: dict[str, Tensor]
     every: int
+    start: float
     floor: float
 
     @cached_property
@@ -147,9 +155,9 @@ class Groups:
         """Weights in each group, (G,)."""
         return torch.bincount(self._flat, minlength=self.number)
 
-    def due(self, step: int, epoch_steps: int) -> bool:
+    def due(self, step: int, epoch_steps: int, total_steps: int) -> bool:
         """Tell whether the variances are learned after so many steps."""
-        return step % epoch_steps % self.every == 0
+        return step > self.start * total_steps and step % epoch_steps % self.every == 0
 
     def by_group(self, precision: Params) -> Tensor:
         """Return the precisions of all groups, (G,), from those of all weights."""
@@ -161,14 +169,15 @@ class Groups:
         """Return the precision of every weight, in the parameters' shapes, from those of all groups (G,)."""
         return {name: precisions[own] for name, own in self.index.items()}
 
-    def start(self, precision: Params) -> dict[str, Tensor]:
+    def initial(self, precision: Params) -> dict[str, Tensor]:
         """Return the precision of every weight where learning starts: a group has the mean of its weights' variances.
 
         Args:
             precision: of the prior to start from, by name, 0-d.
         """
-        std = {name: precision[name].rsqrt().expand(own.shape) for name, own in self.index.items()}
-        return self.learned({name: torch.zeros_like(each) for name, each in std.items()}, std)
+        dtype = next(iter(precision.values())).dtype
+        squares = {name: precision[name].double().reciprocal().expand(own.shape) for name, own in self.index.items()}
+        return self._explaining(squares, dtype)
 
     def learned(self, mean: Params, std: Params) -> dict[str, Tensor]:
         """Return the precision of every weight under the prior that explains N(mean, std²) best.
@@ -177,12 +186,16 @@ class Groups:
             mean: of the weights, by name.
             std: likewise.
         """
-        like = next(iter(mean.values()))
-        squares = torch.cat([(mean[name].square() + std[name].square()).flatten() for name in self.index])
+        squares = {name: mean[name].square() + std[name].square() for name in self.index}
+        return self._explaining(squares, next(iter(mean.values())).dtype)
+
+    def _explaining(self, squares: Params, dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return the precision of every weight at which a group's variance is the mean of its expected squares."""
+        each = torch.cat([squares[name].flatten() for name in self.index])
         # In the order of the groups, each is a sum in one order: the same bits again, also on a GPU.
-        totals = torch.segment_reduce(squares[self._order].double(), "sum", lengths=self._lengths, axis=0)
+        totals = torch.segment_reduce(each[self._order].double(), "sum", lengths=self._lengths, axis=0)
         variances = (totals / self._lengths).clamp(min=self.floor)
-        return self.by_weight(variances.reciprocal().to(like.dtype))
+        return self.by_weight(variances.reciprocal().to(dtype))
 
     def maximized(self, precision: Params, mean: Params, deviations: Callable[[Params], Params]) -> dict[str, Tensor]:
         """Return the precision of every weight at which the evidence is largest, by EM steps until they change nothing.

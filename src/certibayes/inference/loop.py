@@ -267,7 +267,7 @@ class Loop:
         groups = self.target.groups
         if groups is None or self.algorithm.learns_prior_in != "update":
             return False
-        return groups.due(self.done.step, self.source.steps)
+        return groups.due(self.done.step, self.source.steps, self.total)
 
     def _learn_prior(self) -> None:
         assert self.target.groups is not None
