@@ -26,7 +26,7 @@ from certibayes.certification import (
 )
 from certibayes.checker import check_certificate
 from certibayes.errors import CertibayesError
-from certibayes.evaluation import Assessment, Diagnostics, Uncertainty, assess, diagnose, uncertainty
+from certibayes.evaluation import Assessment, Diagnostics, Evidence, Uncertainty, assess, diagnose, elbo, uncertainty
 from certibayes.inference import (
     BBB,
     HMC,
@@ -39,6 +39,7 @@ from certibayes.inference import (
     DeepEnsemble,
     GaussianPrior,
     Laplace,
+    LearnedPrior,
     NoisyAdam,
     Schedule,
     SnapshotEnsemble,
@@ -104,12 +105,14 @@ __all__ = [
     "Diagnostics",
     "DiagonalGaussian",
     "Elided",
+    "Evidence",
     "ExpIBP",
     "Exponential",
     "GaussianPrior",
     "Joint",
     "Laplace",
     "LastLayerGaussian",
+    "LearnedPrior",
     "Likelihood",
     "LinearRamp",
     "LowRankGaussian",
@@ -145,6 +148,7 @@ __all__ = [
     "check_certificate",
     "data",
     "diagnose",
+    "elbo",
     "entropy_bounds",
     "evaluation",
     "fit",

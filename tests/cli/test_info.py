@@ -175,3 +175,13 @@ def test_nested_settings_are_indented_under_the_name_of_what_they_belong_to(tmp_
     assert indents == [0, 2, 4, 4, 2, 2]
     assert ["sha256", "b1e3da426c2f4bdd…"] in [row.split() for row in rows]
     assert json.loads(invoke("info", run, "--json").stdout)["data"]["sha256"] == digest
+
+
+def test_a_learned_prior_has_a_line(tmp_path):
+    net, train = cb.networks.mlp(4, [3], 2), (torch.rand(20, 4), torch.arange(20) % 2)
+    cb.fit(net, train, algorithm=cb.BBB(), prior=cb.LearnedPrior(), epochs=1, progress=False).save(tmp_path)
+    found = invoke("info", tmp_path)
+    assert found.exit_code == 0
+    assert "learned: 9 variances, from" in " ".join(found.output.split())
+    assert "LearnedPrior" in repr(json.loads(invoke("info", tmp_path, "--json").output)["prior"])
+    assert "learned: 9 variances" in repr(cb.load(tmp_path))

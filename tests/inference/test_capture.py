@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import certibayes as cb
-from certibayes.inference import _capture, loop
+from certibayes.inference import _capture, _meanfield, bbb, loop
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -227,3 +227,24 @@ class TestMany:
         chosen = fitted("vogn", **settings)
         alone = fitted("vogn", temperature=chosen.metadata["temperature"], validation=0.1)
         assert_same(chosen, alone, 1e-8)
+
+
+@pytest.mark.parametrize("name", ["vogn", "bbb", "noisy-adam", "ivon"])
+def test_captured_steps_see_the_prior_as_it_is_learned(name, monkeypatch):
+    """Without noise in the weights, so that both ways make the same steps."""
+    for module in (_meanfield, bbb):
+        monkeypatch.setattr(module, "normal_like", lambda mean, generator: torch.zeros_like(mean))
+    settings = {"prior": cb.LearnedPrior(every=2), "epochs": 3}
+    net = cb.networks.mlp(64, [16], 4, seed=0).to("cuda", torch.float64)
+
+    def trained():
+        likelihood = cb.RobustCategorical(eps=0.05)
+        common = {"likelihood": likelihood, "batch_size": 32, "seed": 0, "progress": False, **settings}
+        return cb.fit(net, data(torch.float64), algorithm=MANY[name], **common)
+
+    captured = trained()
+    monkeypatch.setattr(loop, "CapturedUpdate", Uncaptured)
+    apart = trained()
+    assert_same(captured, apart, 1e-8)
+    for parameter, variances in apart.prior_variances.items():
+        torch.testing.assert_close(captured.prior_variances[parameter], variances, rtol=1e-8, atol=0.0)

@@ -80,6 +80,7 @@ def _run(run: Path, data_dir: Path | None) -> dict[str, Any]:
         "parameters": sum(drawn[name].numel() for name in posterior.graph.parameters),
         "network": " → ".join(type(node.operation).__name__ for node in posterior.graph.nodes),
         **settings,
+        **({"prior variances": posterior.prior_in_words} if posterior.prior_variances else {}),
         "final epoch": history[-1],
     }
     if "chains" in posterior.metadata:

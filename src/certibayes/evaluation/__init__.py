@@ -1,4 +1,4 @@
-"""Uncertainty: entropies, out-of-distribution detection, calibration, selective accuracy, and chain diagnostics."""
+"""Uncertainty: entropies, out-of-distribution detection, calibration, selective accuracy; evidence; diagnostics."""
 
 from certibayes.evaluation.adversarial import push_on
 from certibayes.evaluation.assessment import Assessment, assess
@@ -24,6 +24,7 @@ from certibayes.evaluation.detection import (
 )
 from certibayes.evaluation.diagnostics import Convergence, Diagnostics, diagnose
 from certibayes.evaluation.entropy import Uncertainty, entropy, uncertainty
+from certibayes.evaluation.evidence import Evidence, elbo
 from certibayes.evaluation.selective import RiskCoverage, risk_coverage
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Convergence",
     "Detection",
     "Diagnostics",
+    "Evidence",
     "Histogram",
     "Reliability",
     "RiskCoverage",
@@ -43,6 +45,7 @@ __all__ = [
     "brier_score",
     "detect",
     "diagnose",
+    "elbo",
     "entropy",
     "expected_calibration_error",
     "fpr_at_tpr",

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from certibayes.errors import InvalidInput
 from certibayes.experiments.evaluate import Evaluation
+from certibayes.networks.operations import Linear
+from certibayes.posteriors import Posterior
 from certibayes.support.files import write_atomically
 from certibayes.support.optional import require_package
 
@@ -159,6 +162,47 @@ def temperature_figure(curves: dict[str, list[dict[str, Any]]], eps: float, path
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     save(figure, path)
+
+
+def relevance_figure(posterior: Posterior, path: Path) -> None:
+    """Draw which pixels matter: the standard deviations of a learned prior for the weights that leave each input.
+
+    Args:
+        posterior: of a network of images whose first layer is linear, with ``LearnedPrior(groups="inputs")`` or finer.
+        path: of the PNG.
+
+    Raises:
+        InvalidInput: the posterior has no variance for every pixel.
+    """
+    channels = _input_deviations(posterior)
+    figure = new_figure(0.9 + 3.4 * len(channels), 3.6)
+    largest = float(channels.max())
+    for number, (axes, values) in enumerate(
+        zip(figure.subplots(1, len(channels), squeeze=False)[0], channels, strict=True)
+    ):
+        image = axes.imshow(values.cpu(), cmap="viridis", vmin=0.0, vmax=largest)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        if len(channels) > 1:
+            axes.set_xlabel(f"channel {number}", color=INK)
+    figure.colorbar(image, ax=figure.axes, shrink=0.85)
+    figure.suptitle("Learned prior: standard deviation of a pixel's weights", fontsize=11, color=INK)
+    save(figure, path)
+
+
+def _input_deviations(posterior: Posterior) -> Tensor:
+    """Return the prior's standard deviation for each pixel, (channels, height, width)."""
+    shape = tuple(posterior.graph.input_shape)
+    first = next((node for node in posterior.graph.nodes if "weight" in node.roles), None)
+    variances = None if first is None else posterior.prior_variances.get(first.roles["weight"])
+    if variances is None or first is None or not isinstance(first.operation, Linear) or len(shape) != 3:
+        raise InvalidInput(
+            "which pixels matter is known of images (channels, height, width) whose first layer is linear, with a "
+            'prior that was learned: fit(..., prior=LearnedPrior(groups="inputs")).'
+        )
+    if variances.shape[1] != math.prod(shape):
+        raise InvalidInput('the prior has no variance for every pixel; learn it with LearnedPrior(groups="inputs").')
+    return variances.double().mean(0).sqrt().reshape(shape)
 
 
 def rules_figure(posteriors: dict[str, dict[str, Any]], path: Path) -> None:

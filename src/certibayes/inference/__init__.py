@@ -10,6 +10,7 @@ from certibayes.inference.fit_many import fit_many
 from certibayes.inference.hmc import HMC
 from certibayes.inference.ivon import IVON
 from certibayes.inference.laplace import Laplace
+from certibayes.inference.learned_prior import LearnedPrior
 from certibayes.inference.map import MAP
 from certibayes.inference.names import ALGORITHMS, as_algorithm
 from certibayes.inference.noisy_adam import NoisyAdam
@@ -35,6 +36,7 @@ __all__ = [
     "GaussianPrior",
     "Info",
     "Laplace",
+    "LearnedPrior",
     "NoisyAdam",
     "Schedule",
     "SnapshotEnsemble",

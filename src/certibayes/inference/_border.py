@@ -15,6 +15,7 @@ from torch import Tensor
 from certibayes.bounds import rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.inference._batches import Placement
+from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.target import PRECISIONS
 from certibayes.likelihoods import Batch, Likelihood
 from certibayes.networks import Graph, Network
@@ -130,6 +131,16 @@ def require_inferable(network: Network) -> None:
         raise UnsupportedLayer(
             f"the parameters {', '.join(unused)} are not used as weights by the forward pass, so inference cannot "
             "reach them. Remove them, or freeze them: requires_grad_(False)."
+        )
+
+
+def require_learnable(algorithm: Algorithm[Any]) -> None:
+    """Raise unless a prior can be learned with this algorithm."""
+    if algorithm.learns_prior_in == "nowhere":
+        raise InvalidInput(
+            f"{type(algorithm).__name__} has no standard deviations of its own while it is trained, so that a "
+            "LearnedPrior has nothing to learn from: the joint density of weights and their variances grows without "
+            "bound where both go to 0. Take GaussianPrior, or NoisyAdam, VOGN, BBB, IVON or Laplace."
         )
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from certibayes.inference._flat import FlatTarget, is_elementwise
+from certibayes.inference._flat import FLAT, FlatTarget, is_elementwise
 from certibayes.inference._streams import fresh, generators_of
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.target import Target
@@ -66,12 +66,21 @@ class Places(NamedTuple):
         state: of the algorithm, as the algorithm has it; each replay leaves the next one in the same place.
         named: the same memory under the names that everyone else knows.
         known_buffers: those that were copied last.
+        known_precision: likewise, of a prior that is learned.
     """
 
     target: Target
     state: Any
     named: Any
     known_buffers: dict[str, Tensor]
+    known_precision: dict[str, Tensor]
+
+    def priors(self, target: Target) -> list[tuple[Tensor, Tensor]]:
+        """Return where a recording reads of the prior, and what is to stand there."""
+        if isinstance(self.target, FlatTarget) and not isinstance(target, FlatTarget):
+            target = FlatTarget.of(target, self.target.layout.split(self.target.precision[FLAT]))
+        pairs = [(self.target.precision, target.precision), (self.target.prior, target.prior)]
+        return [(place[name], value[name]) for place, value in pairs for name in place]
 
 
 class Recording(NamedTuple):
@@ -147,6 +156,9 @@ class CapturedUpdate:
         if target.buffers is not self.places.known_buffers:
             moved += [(place, target.buffers[name]) for name, place in self.places.target.buffers.items()]
             self.places = self.places._replace(known_buffers=target.buffers)
+        if target.precision is not self.places.known_precision:
+            moved += self.places.priors(target)
+            self.places = self.places._replace(known_precision=target.precision)
         # By precision: a list of several kinds would be copied tensor by tensor.
         for dtype in {place.dtype for place, _ in moved}:
             alike = [(place, value) for place, value in moved if place.dtype == dtype]
@@ -155,11 +167,14 @@ class CapturedUpdate:
     def _places(self, target: Target, state: Any) -> Places:
         fixed = target.with_buffers({name: tensor.clone() for name, tensor in target.buffers.items()})
         state = pytree.tree_map(torch.clone, state)
+        known = (target.buffers, target.precision)
         if not is_elementwise(self.algorithm) or isinstance(fixed, FlatTarget):
-            return Places(fixed, state, state, target.buffers)
+            # A learned prior is copied here; the tensors that it started from may be those of other runs too.
+            fixed = fixed.with_precision({name: own.clone() for name, own in fixed.precision.items()})
+            return Places(fixed, state, state, *known)
         flat = FlatTarget.of(fixed, self.algorithm.mean_params(state))
         inner = flat.layout.joined(state)
-        return Places(flat, inner, flat.layout.named(inner), target.buffers)
+        return Places(flat, inner, flat.layout.named(inner), *known)
 
     def _record(self, target: Target, state: Any, steps: Sequence[Step]) -> None:
         assert self.places is not None

@@ -22,7 +22,7 @@ from certibayes.errors import Diverged
 from certibayes.inference import checkpoint as checkpoints
 from certibayes.inference._batches import epochs_together
 from certibayes.inference._display import TrainingDisplay
-from certibayes.inference._flat import is_elementwise
+from certibayes.inference._flat import FLAT, is_elementwise
 from certibayes.inference._many import ManyTarget, row, stacked
 from certibayes.inference._streams import Streams
 from certibayes.inference.loop import Loop
@@ -134,6 +134,27 @@ class Group(Loop):
             member._refresh()
         self.target = self.target.with_buffers(stack([member.target.buffers for member in self.members]))
 
+    def _learn_prior(self) -> None:
+        for member, own in zip(self.members, self._rows(), strict=True):
+            member.state = own
+            member._learn_prior()
+        self._take_precisions()
+
+    def _precisions(self) -> list[Tensor]:
+        return [own for member in self.members for own in member._precisions()]
+
+    def _set_precisions(self, precisions: list[Tensor]) -> None:
+        if precisions:
+            for member, own in zip(self.members, precisions, strict=True):
+                member._set_precisions([own])
+        self._take_precisions()
+
+    def _take_precisions(self) -> None:
+        """Let the program have the learned precisions of all models."""
+        if self.target.groups is not None:
+            each = [self.layout.join(member.target.precision) for member in self.members]
+            self.target = self.target.with_precision({FLAT: torch.stack(each)})
+
     def _progress(self) -> dict[str, Any]:
         return {
             "step": self.done.step,
@@ -204,6 +225,7 @@ def program(loop: Loop) -> tuple[Any, ...]:
         [(name, p.shape, p.dtype, p.device) for name, p in loop.params.items()],
         (target.data_size, target.epoch_steps, target.total_steps, source.smallest),
         (loop.device, loop.settings.get("precision"), target.batch_norm),
+        None if target.groups is None else (target.groups.every, target.groups.start),
         (target.clip, {name: float(weight) for name, weight in target.l1.items()}),
     )
 

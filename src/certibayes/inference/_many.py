@@ -29,8 +29,8 @@ class ManyTarget(FlatTarget):
     Parameters are {FLAT: (M, P)}, buffers (M, ...), noise (M, ...). Batches are (B, M, ...), examples first, so that
     their length is what an algorithm takes it for.
 
-    ``precision`` is (P,) where all models have the same and (M, P) where they differ; so ``temperature`` is a number,
-    or a tensor (M, 1).
+    ``precision`` is (P,) where all models have the same and (M, P) where they differ or are learned; so ``temperature``
+    is a number, or a tensor (M, 1).
     """
 
     @classmethod
@@ -40,7 +40,8 @@ class ManyTarget(FlatTarget):
         precisions = [target.precision[FLAT] for target in flat]
         temperatures = [target.temperature for target in targets]
         differing: dict[str, Any] = {}
-        if any(not torch.equal(precision, precisions[0]) for precision in precisions):
+        learned = targets[0].groups is not None
+        if learned or any(not torch.equal(precision, precisions[0]) for precision in precisions):
             differing["precision"] = {FLAT: torch.stack(precisions)}
         if len(set(temperatures)) > 1:
             differing["temperature"] = precisions[0].new_tensor(temperatures)[:, None]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.data import Augmentation, DataSet, as_augmentations
+from certibayes.errors import InvalidInput
 from certibayes.inference._augmented import augmented
 from certibayes.inference._batches import (
     BatchSource,
@@ -32,12 +33,14 @@ from certibayes.inference._border import (
     require_batch,
     require_clip,
     require_inferable,
+    require_learnable,
     require_precision,
     seed_of,
 )
 from certibayes.inference._partly import PartlyRandom, random_parameters, require_partly
 from certibayes.inference._statistics import batch_norm_mode
 from certibayes.inference.algorithm import Algorithm
+from certibayes.inference.learned_prior import LearnedPrior
 from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.map import MAP
 from certibayes.inference.names import as_algorithm
@@ -254,6 +257,15 @@ def prepare(  # noqa: PLR0913 - what fit takes
     elif fitted:
         subset = {"random": list(random), "map": list(fitted), "map_lr": map_lr}
         algorithm = PartlyRandom(algorithm, map_lr)
+    groups = prior.grouped(network.graph, params) if isinstance(prior, LearnedPrior) else None
+    if groups is not None:
+        if fitted:
+            raise InvalidInput(
+                "variances of a prior are learned for networks that are random as a whole so far. Leave out stochastic, or "
+                "take a GaussianPrior."
+            )
+        require_learnable(algorithm)
+        precisions = groups.initial(precisions)
     target = Target(
         network.graph,
         constants,
@@ -266,10 +278,11 @@ def prepare(  # noqa: PLR0913 - what fit takes
         mode or "constant",
         l1_weights,
         clip,
+        groups,
     )
     settings = {
         "likelihood": likelihood.describe(),
-        "prior": prior.describe(),
+        "prior": {**prior.describe(), **({} if groups is None else groups.describe())},
         "algorithm": described,
         "epochs": epochs,
         "batch_size": batch_size,

@@ -58,6 +58,11 @@ class Algorithm(Generic[State]):
     temperature_in: ClassVar[str] = "update"
     """Where the temperature enters: in every ``"update"``, in ``"finalize"`` alone, or ``"nowhere"``."""
 
+    learns_prior_in: ClassVar[str] = "nowhere"
+    """Where the variances of a ``LearnedPrior`` are learned: between steps (``"update"``), for which a method has
+    ``standard_deviations``; in ``"finalize"``; or ``"nowhere"``, where a method has no standard deviations to learn
+    from. A class that derives from another with steps of its own states it again."""
+
     post_hoc: ClassVar[bool] = False
     """Whether a posterior can be made of a network that is trained already, with ``epochs=0``."""
 
@@ -108,6 +113,10 @@ class Algorithm(Generic[State]):
 
     def mean_params(self, state: State) -> dict[str, Tensor]:
         """Return the parameters that stand for the state in validation figures."""
+        raise NotImplementedError
+
+    def standard_deviations(self, target: Target, state: State) -> dict[str, Tensor]:
+        """Return those of every weight, where the state is a Gaussian around ``mean_params``."""
         raise NotImplementedError
 
     def finalize(self, target: Target, state: State, sweep: Sweep, generator: torch.Generator) -> Posterior:

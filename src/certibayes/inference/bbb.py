@@ -52,6 +52,7 @@ class BBB(Algorithm[BBBState]):
     """
 
     elementwise: ClassVar[bool] = True
+    learns_prior_in: ClassVar[str] = "update"
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -93,10 +94,13 @@ class BBB(Algorithm[BBBState]):
         """See the base class: the mean."""
         return state.mean
 
+    def standard_deviations(self, target: Target, state: BBBState) -> dict[str, Tensor]:
+        """See the base class."""
+        return {name: functional.softplus(rho) for name, rho in state.rho.items()}
+
     def finalize(self, target: Target, state: BBBState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        std = {name: functional.softplus(rho) for name, rho in state.rho.items()}
-        return DiagonalGaussian(target.network(), state.mean, std)
+        return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 
 @fused

@@ -64,7 +64,7 @@ def fit(  # noqa: PLR0913 - public
         algorithm: such as ``VOGN()``, or a name such as ``"vogn"`` for one with its defaults; see
             ``inference.ALGORITHMS``.
         likelihood: ``Categorical()`` by default.
-        prior: ``GaussianPrior()`` by default.
+        prior: ``GaussianPrior()`` by default; ``LearnedPrior()`` learns its variances.
         epochs: passes over the data; for HMC, trajectories that are kept, with burn-in on top. 0 only for methods that
             can work on a trained network.
         batch_size: examples per step.

@@ -54,6 +54,7 @@ class IVON(Algorithm[IVONState]):
     """
 
     elementwise: ClassVar[bool] = True
+    learns_prior_in: ClassVar[str] = "update"
 
     lr: float = 0.8
     betas: tuple[float, float] = (0.9, 0.9998)
@@ -101,9 +102,13 @@ class IVON(Algorithm[IVONState]):
         """See the base class: the mean."""
         return state.mean
 
+    def standard_deviations(self, target: Target, state: IVONState) -> dict[str, Tensor]:
+        """See the base class."""
+        return standard_deviations(target, state.hessian)
+
     def finalize(self, target: Target, state: IVONState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.hessian))
+        return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 
 @fused

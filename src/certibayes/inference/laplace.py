@@ -45,6 +45,7 @@ class Laplace(MAP):
 
     temperature_in: ClassVar[str] = "finalize"
     post_hoc: ClassVar[bool] = True
+    learns_prior_in: ClassVar[str] = "finalize"
     robust_temperature: ClassVar[float] = 0.01
 
     structure: str = "last-layer"
@@ -95,22 +96,48 @@ class Laplace(MAP):
         for batch, noise in labeled:
             squares = target.gradients(state.params, batch, noise).squares
             fisher = {name: f + squares[name] / len(self._passes) for name, f in fisher.items()}
-        std = {name: (target.temperature / (f + target.precision[name])).sqrt() for name, f in fisher.items()}
-        return DiagonalGaussian(target.network(), state.params, std)
+
+        def deviations(precision: Params) -> dict[str, Tensor]:
+            return {name: (target.temperature / (f + precision[name])).sqrt() for name, f in fisher.items()}
+
+        precision = target.precision
+        if target.groups is not None:
+            precision = target.groups.maximized(precision, state.params, deviations)
+        posterior = DiagonalGaussian(target.network(), state.params, deviations(precision))
+        return _with_prior(posterior, target, precision)
 
     def _last_layer(self, target: Target, state: MAPState, labeled: Sweep) -> Posterior:
         names = last_layer(target.graph)
-        precision = torch.cat([target.precision[name].expand(state.params[name].numel()) for name in names])
+        like = torch.cat([state.params[name].flatten() for name in names])
         # In float64: the matrix is about to be inverted.
-        total = torch.diag(precision.double())
+        fisher = like.new_zeros((len(like), len(like)), dtype=torch.float64)
         for batch, noise in labeled:
             rows = _per_example(target, state.params, names, batch, noise).double()
-            total.addmm_(rows.T, rows, alpha=1.0 / len(self._passes))
-        # Λ = L Lᵀ, so T Λ⁻¹ = A Aᵀ with A = sqrt(T) L⁻ᵀ.
-        lower = torch.linalg.cholesky(total)
-        identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
-        factor = torch.linalg.solve_triangular(lower.T, identity, upper=True) * target.temperature**0.5
-        return LastLayerGaussian(target.network(), state.params, factor.to(state.params[names[0]]), names)
+            fisher.addmm_(rows.T, rows, alpha=1.0 / len(self._passes))
+
+        def factor(precision: Params) -> Tensor:
+            own = torch.cat([precision[name].expand(state.params[name].shape).flatten() for name in names])
+            # Λ = L Lᵀ, so T Λ⁻¹ = A Aᵀ with A = sqrt(T) L⁻ᵀ.
+            lower = torch.linalg.cholesky(fisher + torch.diag(own.double()))
+            identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+            return torch.linalg.solve_triangular(lower.T, identity, upper=True) * target.temperature**0.5
+
+        def deviations(precision: Params) -> dict[str, Tensor]:
+            parts = factor(precision).norm(dim=1).to(like).split([state.params[name].numel() for name in names])
+            return {name: part.view_as(state.params[name]) for name, part in zip(names, parts, strict=True)}
+
+        precision = target.precision
+        if target.groups is not None:
+            precision = target.groups.maximized(precision, state.params, deviations)
+        posterior = LastLayerGaussian(target.network(), state.params, factor(precision).to(like), names)
+        return _with_prior(posterior, target, precision)
+
+
+def _with_prior(posterior: Posterior, target: Target, precision: Params) -> Posterior:
+    """Let the posterior know the prior's variances, where they were learned."""
+    if target.groups is not None:
+        posterior.prior_variances = target.groups.variances(precision)
+    return posterior
 
 
 def last_layer(graph: Graph) -> tuple[str, ...]:

@@ -161,6 +161,11 @@ class Loop:
         sweep = FullSweep(target, self.source, self.seed)
         posterior = self.algorithm.finalize(target, self.state, sweep, generator)
         posterior.metadata.update(settings, history=self.done.history, versions=versions())
+        if target.groups is not None:
+            if self.algorithm.learns_prior_in == "update":
+                posterior.prior_variances = target.groups.variances(target.precision)
+            count = target.groups.at_floor(posterior.prior_variances)
+            posterior.metadata["prior"] = {**settings["prior"], "at_floor": count}
         if posterior.statistics_vary:
             posterior.keep_statistics(self.source.inputs(EXAMPLES))
         return posterior
@@ -235,10 +240,13 @@ class Loop:
         self.waiting.append(Step(batch, noise, rate))
         self.done.step += 1
         collects = self.algorithm.collects(self.target, self.done.step)
+        learns = self._learns_prior()
         # A GPU makes several steps at a time; nothing waits where a checkpoint may be written, which is where no noise
         # is drawn ahead.
-        if collects or not self.ahead or len(self.waiting) == TOGETHER:
+        if collects or learns or not self.ahead or len(self.waiting) == TOGETHER:
             self._make_steps()
+        if learns:
+            self._learn_prior()
         if collects:
             self.state = self._collected()
 
@@ -253,6 +261,27 @@ class Loop:
                 self.state, self.info = self.algorithm.update(self.target, state, batch, noise, self.generator)
                 self.losses.append(self.info["loss"])
         self.waiting.clear()
+
+    def _learns_prior(self) -> bool:
+        """Tell whether variances of the prior are to be learned now."""
+        groups = self.target.groups
+        if groups is None or self.algorithm.learns_prior_in != "update":
+            return False
+        return groups.due(self.done.step, self.source.steps, self.total)
+
+    def _learn_prior(self) -> None:
+        assert self.target.groups is not None
+        mean, std = self.algorithm.mean_params(self.state), self.algorithm.standard_deviations(self.target, self.state)
+        self.target = self.target.with_precision(self.target.groups.learned(mean, std))
+
+    def _precisions(self) -> list[Tensor]:
+        """Return what a checkpoint holds of a learned prior, (G,) for each model; nothing of one that is given."""
+        groups = self.target.groups
+        return [] if groups is None else [groups.by_group(self.target.precision)]
+
+    def _set_precisions(self, precisions: list[Tensor]) -> None:
+        if self.target.groups is not None:
+            self.target = self.target.with_precision(self.target.groups.by_weight(precisions[0]))
 
     def _collected(self) -> Any:
         return self.algorithm.collect(self.target, self.state)
@@ -297,10 +326,11 @@ class Loop:
 
     def _restore(self) -> None:
         assert self.directory is not None
-        self.state, buffers, progress = checkpoints.read_checkpoint(
-            self.directory, self.identity, self.state, self.target.buffers, self.generators
+        (self.state, precisions), buffers, progress = checkpoints.read_checkpoint(
+            self.directory, self.identity, (self.state, self._precisions()), self.target.buffers, self.generators
         )
         self.target = self.target.with_buffers(buffers)
+        self._set_precisions(precisions)
         self._set_progress(progress)
 
     def _progress(self) -> dict[str, Any]:
@@ -326,8 +356,9 @@ class Loop:
     def _save(self) -> None:
         self._require_finite_state()
         if self.directory is not None:
+            state = (self.state, self._precisions())
             checkpoints.write_checkpoint(
-                self.directory, self.identity, self.state, self.target.buffers, self.generators, self._progress()
+                self.directory, self.identity, state, self.target.buffers, self.generators, self._progress()
             )
         self.saved = time.monotonic()
 

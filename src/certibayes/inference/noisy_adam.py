@@ -52,6 +52,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
     """
 
     elementwise: ClassVar[bool] = True
+    learns_prior_in: ClassVar[str] = "update"
     robust_temperature: ClassVar[float] = 0.01
 
     lr: float = 0.01
@@ -99,9 +100,13 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         """See the base class: the mean."""
         return state.mean
 
+    def standard_deviations(self, target: Target, state: NoisyAdamState) -> dict[str, Tensor]:
+        """See the base class."""
+        return standard_deviations(target, state.fisher)
+
     def finalize(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.fisher))
+        return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 
 @fused

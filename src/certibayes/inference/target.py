@@ -11,6 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from certibayes.inference.learned_prior import Groups
 from certibayes.likelihoods import Batch, Gradients, Likelihood, Noise
 from certibayes.networks import Graph, Network, Params
 from certibayes.networks.batch_norm import training_graph
@@ -30,7 +31,7 @@ class Target:
         graph: the network.
         buffers: tensors that are constants inside a step.
         likelihood: standard or robust.
-        precision: 1 / prior variance for every parameter, 0-d tensors.
+        precision: 1 / prior variance for every parameter, 0-d tensors; in the parameter's shape where it is learned.
         data_size: number N of training examples.
         temperature: T; 1 is Bayes' rule, below 1 the posterior is colder, with smaller variances.
         epoch_steps: steps in one pass over the data, for methods that act once per epoch.
@@ -39,6 +40,8 @@ class Target:
             ``mean_loss_and_gradient``, and there alone, they are those of the step's clean inputs, with gradient.
         l1: weight of |w| in the mean loss for every parameter, 0-d tensors; empty where the prior has no such term.
         clip: largest norm that the gradient of the mean loss may have; None for any.
+        groups: of weights that share a variance, where the prior is learned: ``precision`` is then another between
+            steps, as buffers are; None for a prior that is given.
     """
 
     graph: Graph
@@ -52,6 +55,7 @@ class Target:
     batch_norm: str = "constant"
     l1: dict[str, Tensor] = field(default_factory=dict)
     clip: float | None = None
+    groups: Groups | None = None
 
     @cached_property
     def prior(self) -> dict[str, Tensor]:
@@ -72,7 +76,7 @@ class Target:
 
     def log_prior(self, params: Params) -> Tensor:
         """Return log p(w) up to its constant."""
-        terms = [-0.5 * p * params[name].square().sum() for name, p in self.precision.items()]
+        terms = [-0.5 * (p * params[name].square()).sum() for name, p in self.precision.items()]
         terms += [-self.data_size * weight * params[name].abs().sum() for name, weight in self.l1.items()]
         return torch.stack(terms).sum()
 
@@ -139,6 +143,10 @@ class Target:
     def with_buffers(self, buffers: dict[str, Tensor]) -> Target:
         """Return the same target with other buffers."""
         return replace(self, buffers=buffers)
+
+    def with_precision(self, precision: dict[str, Tensor]) -> Target:
+        """Return the same target with other variances of the prior."""
+        return replace(self, precision=precision)
 
     def smoothed(self, tau: float) -> Target:
         """Return the same target with |w| smoothed in its bounds; see ``bounds.rounding.smoothed``."""

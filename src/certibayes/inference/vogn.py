@@ -50,6 +50,7 @@ class VOGN(Algorithm[VOGNState]):
     """
 
     elementwise: ClassVar[bool] = True
+    learns_prior_in: ClassVar[str] = "update"
     per_example: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.01
 
@@ -96,9 +97,13 @@ class VOGN(Algorithm[VOGNState]):
         """See the base class: the mean."""
         return state.mean
 
+    def standard_deviations(self, target: Target, state: VOGNState) -> dict[str, Tensor]:
+        """See the base class."""
+        return standard_deviations(target, state.curvature)
+
     def finalize(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        return DiagonalGaussian(target.network(), state.mean, standard_deviations(target, state.curvature))
+        return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 
 @fused

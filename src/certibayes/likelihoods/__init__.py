@@ -4,6 +4,7 @@ from certibayes.likelihoods.adversaries import CCIBP, CROWNIBP, IBP, MTLIBP, PGD
 from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs, per_example_gradients
 from certibayes.likelihoods.categorical import Categorical
 from certibayes.likelihoods.curriculum import Curriculum
+from certibayes.likelihoods.description import likelihood_from
 from certibayes.likelihoods.names import ADVERSARIES, LIKELIHOODS, as_likelihood
 from certibayes.likelihoods.radius import MULTIPLIER, Exponential, Quantiles, RadiusDistribution, Rayleigh, TwoPoint
 from certibayes.likelihoods.ramp import LinearRamp, Ramp, SmoothRamp
@@ -44,5 +45,6 @@ __all__ = [
     "Threat",
     "TwoPoint",
     "as_likelihood",
+    "likelihood_from",
     "per_example_gradients",
 ]

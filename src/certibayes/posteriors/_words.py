@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 
 def inference_in_words(metadata: Mapping[str, Any]) -> str:
     """Return algorithm, likelihood and temperature, such as ``VOGN, RobustCategorical (TwoPoint, IBP), ...``."""
@@ -16,6 +18,15 @@ def inference_in_words(metadata: Mapping[str, Any]) -> str:
     if "temperature" in metadata:
         parts.append(f"temperature {metadata['temperature']:g}")
     return ", ".join(parts)
+
+
+def prior_in_words(variances: Mapping[str, Tensor], metadata: Mapping[str, Any]) -> str:
+    """Return how many variances of the prior were learned, in which range, such as ``learned: 850 variances, ...``."""
+    record = metadata.get("prior") or {}
+    least = min(float(each.min()) for each in variances.values())
+    most = max(float(each.max()) for each in variances.values())
+    number, floor = record.get("variances", "unknown"), record.get("at_floor", 0)
+    return f"learned: {number} variances, from {least:.3g} to {most:.3g}, {floor} at the floor"
 
 
 def _has(record: Any, key: str) -> bool:

@@ -103,6 +103,7 @@ class DiagonalGaussian(Posterior):
         }
         metadata = {**self.metadata, "deviations": str(COMPACT).removeprefix("torch.")}
         small = self.from_tensors(Network(self.graph, {}, self.buffers), tensors, metadata)
+        small.prior_variances = dict(self.prior_variances)
         for seed, kept in self.statistics.items():
             small.keep_statistics(data, count(kept), seed)
         return small

@@ -15,7 +15,7 @@ from certibayes.errors import CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, trace
 from certibayes.networks.batch_norm import statistics_depend_on
 from certibayes.posteriors._statistics import sample_statistics, training_inputs
-from certibayes.posteriors._words import inference_in_words
+from certibayes.posteriors._words import inference_in_words, prior_in_words
 from certibayes.prediction import Predictor, RegressionPredictor, domain_of_all
 from certibayes.prediction.words import domain_in_words, in_lines, network_in_words
 from certibayes.regions import Domain, domain_to_json
@@ -34,6 +34,10 @@ STATISTICS = "statistics"
 """In a file, ``statistics:SEED:NAME`` are the batch norm statistics of the samples drawn from that seed."""
 
 
+PRIOR = "prior"
+"""In a file, ``prior:NAME`` are the learned variances of a parameter's prior."""
+
+
 class Posterior:
     """A distribution over the parameters of a network.
 
@@ -50,6 +54,8 @@ class Posterior:
         metadata: see above; ``fit`` fills it in.
         statistics: batch norm statistics of the first samples of a predictor, by seed and name, each (S, channels);
             see ``keep_statistics``.
+        prior_variances: of a prior that was learned, by parameter, with length 1 in dimensions along which all are
+            equal; empty where the prior was given.
     """
 
     kinds: ClassVar[dict[str, type[Posterior]]] = {}
@@ -75,6 +81,7 @@ class Posterior:
         self.buffers: dict[str, Tensor] = dict(network.buffers)
         self.metadata: dict[str, Any] = dict(metadata or {})
         self.statistics: dict[int, dict[str, Tensor]] = {}
+        self.prior_variances: dict[str, Tensor] = {}
         if domain is not None:
             self.metadata["domain"] = domain_to_json(domain_of_all(domain))
 
@@ -83,6 +90,8 @@ class Posterior:
         lines = {"network": network_in_words(self.graph), "weights": self._weights_in_words()}
         if "algorithm" in self.metadata:
             lines["inference"] = inference_in_words(self.metadata)
+        if self.prior_variances:
+            lines["prior"] = self.prior_in_words
         lines["domain"] = domain_in_words(self.domain)
         return in_lines(f"{type(self).__name__}: {self.holds}", lines)
 
@@ -95,6 +104,11 @@ class Posterior:
     def holds(self) -> str:
         """What is held, in a few words."""
         return "a distribution over weights"
+
+    @property
+    def prior_in_words(self) -> str:
+        """What was learned of the prior, in a line; empty where it was given."""
+        return prior_in_words(self.prior_variances, self.metadata) if self.prior_variances else ""
 
     def _weights_in_words(self) -> str:
         """Return the number of weights; the samples' own buffers and frozen weights are not counted."""
@@ -230,7 +244,8 @@ class Posterior:
             for seed, kept in self.statistics.items()
             for name, tensor in kept.items()
         }
-        write_tensors(file, "posterior", {**self.tensors(), **buffers, **statistics}, record)
+        prior = {f"{PRIOR}:{name}": tensor for name, tensor in self.prior_variances.items()}
+        write_tensors(file, "posterior", {**self.tensors(), **buffers, **statistics, **prior}, record)
         return file
 
     def _with_buffers(self, samples: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -261,11 +276,13 @@ def load(path: str | Path) -> Posterior:
         graph = Graph.from_json(record["graph"])
         buffers = {name: tensors.pop(f"buffer:{name}") for name in graph.buffers}
         statistics = _kept_statistics(tensors)
+        prior = {key: tensors.pop(key) for key in list(tensors) if key.startswith(f"{PRIOR}:")}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptFile(f"the record in {file} is incomplete ({error!r}).") from error
     posterior = Posterior.kinds[kind].from_tensors(Network(graph, {}, buffers), tensors, metadata)
     posterior.metadata.setdefault("versions", record.get("versions", {}))
     posterior.statistics = statistics
+    posterior.prior_variances = {key.removeprefix(f"{PRIOR}:"): tensor for key, tensor in prior.items()}
     return posterior
 
 
