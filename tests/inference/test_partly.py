@@ -382,3 +382,8 @@ class TestRefused:
 
         with pytest.raises(InvalidInput, match="cannot be trained along with it"):
             fit(algorithm=Aside(), stochastic="last")
+
+
+def test_a_learned_prior_is_of_networks_that_are_random_as_a_whole():
+    with pytest.raises(InvalidInput, match="random as a whole"):
+        fit(LIKELIHOODS["ibp"], algorithm=cb.VOGN(), prior=cb.LearnedPrior(), stochastic="last")

@@ -257,13 +257,13 @@ def prepare(  # noqa: PLR0913 - what fit takes
     elif fitted:
         subset = {"random": list(random), "map": list(fitted), "map_lr": map_lr}
         algorithm = PartlyRandom(algorithm, map_lr)
+    if fitted and isinstance(prior, LearnedPrior):
+        raise InvalidInput(
+            "the variances of a LearnedPrior are those of networks that are random as a whole. Leave out stochastic, or "
+            "take a GaussianPrior."
+        )
     groups = prior.grouped(network.graph, params) if isinstance(prior, LearnedPrior) else None
     if groups is not None:
-        if fitted:
-            raise InvalidInput(
-                "variances of a prior are learned for networks that are random as a whole so far. Leave out stochastic, or "
-                "take a GaussianPrior."
-            )
         require_learnable(algorithm)
         precisions = groups.initial(precisions)
     target = Target(
