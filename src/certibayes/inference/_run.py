@@ -259,7 +259,7 @@ def prepare(  # noqa: PLR0913 - what fit takes
         algorithm = PartlyRandom(algorithm, map_lr)
     if fitted and isinstance(prior, LearnedPrior):
         raise InvalidInput(
-            "the variances of a LearnedPrior are those of networks that are random as a whole. Leave out stochastic, or "
+            "the variances of a LearnedPrior are those of networks that are random as a whole. Leave out stochastic or "
             "take a GaussianPrior."
         )
     groups = prior.grouped(network.graph, params) if isinstance(prior, LearnedPrior) else None
