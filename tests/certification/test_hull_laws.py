@@ -23,7 +23,7 @@ from certibayes.certification.state import State
 from certibayes.prediction import Predictor
 
 from ..bounds.float_programs import run_otherwise
-from ..strategies import ZOO, ball, few_of, inputs, law, make, points_of, seeds
+from ..strategies import ZOO, ball, few_of, in_turn, inputs, law, make, points_of, seeds
 from .cases import EVERY_RIVAL, problem_of
 
 METHODS = [
@@ -34,7 +34,6 @@ METHODS = [
     cb.Elided("alpha-crown", "crown"),
     cb.Best("hull", "crown", budget=0.2),
 ]
-methods = pytest.mark.parametrize("method", METHODS, ids=repr)
 TESTED = ["relu", "no bias", "residual", "residual images", "max pool, padded, ceil"]
 
 
@@ -156,8 +155,7 @@ def _small(classes: int, networks: int = 2, dtype: torch.dtype = torch.float32, 
     return cb.Samples.from_modules(nets).predictor(networks)
 
 
-@methods
-@pytest.mark.parametrize("classes", [2, 100])
+@pytest.mark.parametrize(("method", "classes"), in_turn(METHODS, [2, 100]))
 def test_two_classes_and_a_hundred(classes, method):
     predictor, x = _small(classes), torch.rand(2, 5, generator=torch.Generator().manual_seed(0))
     found = cb.certify(predictor, x, eps=1e-3, method=method)
@@ -165,8 +163,7 @@ def test_two_classes_and_a_hundred(classes, method):
     _assert_unbroken(predictor, x, 1e-3, found)
 
 
-@methods
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("method", "dtype"), in_turn(METHODS, [torch.float32, torch.float64]))
 def test_one_network_and_no_radius(dtype, method):
     predictor = _small(4, 1, dtype)
     x = torch.rand(5, 5, generator=torch.Generator().manual_seed(0), dtype=dtype)
@@ -176,8 +173,7 @@ def test_one_network_and_no_radius(dtype, method):
     _assert_unbroken(predictor, x, eps, found)
 
 
-@methods
-@pytest.mark.parametrize("bias", [1e-12, 1e4])
+@pytest.mark.parametrize(("method", "bias"), in_turn(METHODS, [1e-12, 1e4]))
 def test_tiny_and_huge_biases(bias, method):
     predictor = _small(3, 2, torch.float32, bias)
     x = torch.rand(4, 5, generator=torch.Generator().manual_seed(1))

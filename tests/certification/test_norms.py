@@ -63,7 +63,7 @@ def reached(trained):
     def radii(norm):
         largest = {"l2": 2.0, "l1": 8.0}[norm]
         settings = {"method": cb.Best("crown"), "domain": DOMAIN, "largest": largest, "tolerance": largest / 30}
-        return cb.certified_radius(predictor, x, y, norm=norm, **settings)
+        return cb.certified_radius(predictor, x[:24], y[:24], norm=norm, **settings)
 
     return radii
 
@@ -180,7 +180,7 @@ def test_no_attack_breaks_a_point_at_its_largest_certified_radius(trained, reach
     assert float(found.median) > {"l2": 0.3, "l1": 0.8}[norm]
     model = foolbox.PyTorchModel(predictor, bounds=DOMAIN)
     some_broken = False
-    for index in found.radius.argsort(descending=True)[2:18:2].tolist():
+    for index in found.radius.argsort(descending=True)[1:11:2].tolist():
         point, label, radius = x[index : index + 1], y[index : index + 1], float(found.radius[index])
         assert radius > 0
         for eps, proved in ((radius, True), (12 * radius, False)):

@@ -13,7 +13,7 @@ from certibayes.certification import BOUNDS, certify_regression
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor, RegressionPredictor
 
-from ..strategies import ZOO, attacked_points, ball, inputs, law, make, points_of, seeds
+from ..strategies import ZOO, attacked_points, ball, in_turn, inputs, law, make, points_of, seeds
 
 REGRESSION = {"task": "regression"}
 NETWORKS = ("relu", "tanh", "residual", "shift that cancels", "batch norm on images", "average pool, padded, ceil")
@@ -51,8 +51,7 @@ def _assert_holds(result: object, predictor: RegressionPredictor, points: Tensor
         assert bool(((mean - result.reference).abs() <= result.deviation).all())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "dtype"), in_turn(NETWORKS, [torch.float32, torch.float64]))
 def test_no_input_of_the_ball_leaves_the_bounds(name, dtype):
     predictor, x = _predictor(name).to(dtype), inputs(name, 8, 0, dtype)
     for eps in (0.0, 1e-6, 0.02, 0.5):
@@ -64,6 +63,7 @@ def test_no_input_of_the_ball_leaves_the_bounds(name, dtype):
         assert bool((result.network_lower <= result.upper).all() and (result.lower <= result.network_upper).all())
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_radii_for_every_point_and_every_value(bounds):
     predictor, x = _predictor(), inputs("relu", 8, 0)

@@ -26,8 +26,11 @@ EVERY_METHOD = [
     *(kind(bounds) for kind in METHODS.values() for bounds in BOUNDS if (kind, bounds) != (cb.Joint, "ibp")),
     *(cb.Best(bounds, budget=0.5) for bounds in ("ibp", "alpha-crown", "hull")),
 ]
+# Every method, all bounds, and splitting.
+SOME = [kind(bounds) for kind, bounds in zip(METHODS.values(), (*BOUNDS, *BOUNDS[1:3]), strict=True)]
+SOME += [method for method in EVERY_METHOD if method.seconds]
 pytestmark = pytest.mark.usefixtures("few_steps")
-every_method = pytest.mark.parametrize("method", EVERY_METHOD, ids=repr)
+every_method = pytest.mark.parametrize("method", few_of(EVERY_METHOD, fast=SOME), ids=repr)
 
 
 @cache

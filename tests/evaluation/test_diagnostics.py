@@ -38,8 +38,8 @@ def posterior(outputs, task="regression", **metadata):
     return cb.Samples(nn.Linear(2, count, dtype=torch.float64), {"weight": weight, "bias": bias}, metadata=metadata)
 
 
-def diagnosed(outputs, task="regression"):
-    return diagnose(posterior(outputs, task), X.double())
+def diagnosed(outputs, task="regression", **settings):
+    return diagnose(posterior(outputs, task), X.double(), **settings)
 
 
 def test_independent_draws_have_rhat_one_and_count_fully():
@@ -73,7 +73,7 @@ def test_chains_of_different_variance_are_found_by_the_folded_rhat():
 @pytest.mark.parametrize("rho", [-0.3, 0.5, 0.9])
 def test_autoregressive_chains_have_the_effective_sample_size_of_theory(rho):
     draws = 4000
-    found = diagnosed(autoregressive(rho, 4, draws, 10))
+    found = diagnosed(autoregressive(rho, 4, draws, 10), weights=1)
     assert float(found.predictions.ess.mean()) == pytest.approx(4 * draws * (1 - rho) / (1 + rho), rel=0.15)
 
 
@@ -186,14 +186,14 @@ def test_the_fewest_draws_that_tell_something(chains, draws):
 @pytest.mark.parametrize(("chains", "draws"), [(4, 20), (4, 100), (1, 100)])
 def test_the_verdict_does_not_mistake_chance_for_bad_mixing(chains, draws):
     """The largest of a hundred R-hats exceeds 1.01 even if all draws are independent, if they are few."""
-    found = [diagnosed(normal(chains, draws, 100, seed=seed)) for seed in range(3)]
+    found = [diagnosed(normal(chains, draws, 100, seed=seed), weights=10) for seed in range(3)]
     assert all(float(each.predictions.rhat.max()) > 1.01 for each in found)
     assert all("too few draws to tell" in each.verdict for each in found)
 
 
 def test_chance_is_what_independent_draws_reach():
     """In about 99 of 100 experiments no R-hat exceeds it."""
-    experiments = diagnosed(normal(4, 60, 100 * 10)).predictions.rhat.reshape(100, 10).amax(1)
+    experiments = diagnosed(normal(4, 60, 100 * 10), weights=1).predictions.rhat.reshape(100, 10).amax(1)
     chance = diagnosed(normal(4, 60, 10)).chance
     assert float((experiments <= chance).double().mean()) >= 0.96
     assert float((experiments <= 1 + (chance - 1) / 2).double().mean()) < 0.8

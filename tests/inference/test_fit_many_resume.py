@@ -16,6 +16,7 @@ from certibayes.errors import CorruptFile, Interrupted, RunExists
 from certibayes.inference.checkpoint import FILE_NAME
 from certibayes.support.files import read_tensors
 
+from ..strategies import few_of
 from .cases import BATCH_SIZE, LIKELIHOODS, assert_same_posterior, batch_norm_net, data_for, network
 from .many_cases import image_net, images
 
@@ -76,10 +77,12 @@ def test_the_same_call_gives_the_same_bits(name):
     assert_same(fitted(name), unbroken(name))
 
 
-@pytest.mark.parametrize(
-    ("name", "step"), [*(("vogn", step) for step in (1, 5, 9, 10, 14)), ("map", 5), ("swag", 5), ("sghmc", 14)]
-)
-def test_after_ctrl_c(name, step, tmp_path, monkeypatch):
+BROKEN_OFF = [*(("vogn", step) for step in (1, 5, 9, 10, 14)), ("map", 5), ("swag", 5), ("sghmc", 14)]
+
+
+@pytest.mark.parametrize("broken_off", few_of(BROKEN_OFF, fast=[("vogn", 1), ("vogn", 10), *BROKEN_OFF[5:]]), ids=str)
+def test_after_ctrl_c(broken_off, tmp_path, monkeypatch):
+    name, step = broken_off
     with monkeypatch.context() as patch:
         breaking(patch, type(ALGORITHMS[name]), step, lambda: signal.raise_signal(signal.SIGINT))
         with contextlib.suppress(Interrupted):
@@ -87,7 +90,7 @@ def test_after_ctrl_c(name, step, tmp_path, monkeypatch):
     assert_same(fitted(name, checkpoint=tmp_path, resume=True), unbroken(name))
 
 
-@pytest.mark.parametrize("step", [2, 4, 13])
+@pytest.mark.parametrize("step", few_of([2, 4, 13], fast=[4]))
 def test_after_a_crash(step, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         breaking(patch, cb.VOGN, step, crash)

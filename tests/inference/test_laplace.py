@@ -14,6 +14,7 @@ from certibayes.likelihoods import Batch, Likelihood
 from certibayes.networks import trace
 from certibayes.posteriors import _statistics as kept
 
+from ..strategies import few_of
 from .cases import (
     CLASSIFICATION,
     LIKELIHOODS,
@@ -137,7 +138,7 @@ class TestBatchNorm:
 
 
 class TestLinearRegression:
-    @pytest.mark.parametrize("assumed", [0.25, 1.0])
+    @pytest.mark.parametrize("assumed", few_of([0.25, 1.0], fast=[0.25]))
     def test_stds_follow_the_noise_that_is_assumed(self, assumed):
         """Residuals of another size must not enter: the labels are the network's own."""
         data = problem()
