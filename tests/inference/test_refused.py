@@ -139,7 +139,7 @@ class TestRefused:
         self.refuse("no parameters", net=nn.Sequential(nn.Tanh()), train=(inputs()[:, :3], classes()))
 
     def test_a_network_without_weights(self):
-        self.refuse("without weights", net=fit().network)
+        self.refuse("without weights", net=fit(algorithm=cb.VOGN()).network)
 
     @pytest.mark.parametrize("net", [nn.Linear, torch.relu, None], ids=["class", "function", "none"])
     def test_networks_that_are_no_modules(self, net):
