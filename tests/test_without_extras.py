@@ -29,7 +29,7 @@ def python(code, blocked=True):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-MODULES = ("certibayes", "certibayes.cli")
+MODULES = ("certibayes", "certibayes.cli", "certibayes.evaluation")
 
 
 @pytest.fixture(scope="module")
@@ -53,31 +53,6 @@ def test_importing_brings_no_optional_package(module, brought):
     assert brought[module] == []
 
 
-def test_the_library_works_without_them(tmp_path):
-    found = python(
-        f"""
-        import json
-        import torch
-        import certibayes as cb
-
-        x, y = (part[:200] for part in cb.data.load("digits").train)
-        likelihood = cb.RobustCategorical(eps=0.02)
-        posterior = cb.fit(
-            cb.networks.mlp(784, [8], 10), (x, y), algorithm=cb.VOGN(), likelihood=likelihood, epochs=2, progress=False
-        )
-        posterior.save({str(tmp_path / "run")!r})
-        loaded = cb.load({str(tmp_path / "run")!r}).predictor(3)
-        result = cb.certify(loaded, x[:5], y[:5], eps=0.01)
-        result.save({str(tmp_path / "certificate.json")!r})
-        attacked = cb.attack(loaded, x[:5], y[:5], eps=0.01)
-        same = loaded.digest == posterior.predictor(3).digest
-        below = result.certified_fraction <= attacked.robust_accuracy
-        print(json.dumps([same, below, len(cb.uncertainty(loaded, x[:5]))]))
-        """
-    )
-    assert found == [True, True, 5]
-
-
 NEED_FIGURES = {
     "demo": ("demo", "--quick"),
     **{
@@ -85,11 +60,16 @@ NEED_FIGURES = {
         for study in ("inference", "certification", "uncertainty")
     },
 }
+CALLS = {
+    "evaluation": "evaluation.auroc(torch.rand(3), torch.rand(3))",
+    "svhn": "svhn_mat.read_mat(pathlib.Path('train_32x32.mat'))",
+    "statistical": "concentration.clopper_pearson(concentration.Sums.of(torch.ones(9, 1)), 0.1)",
+}
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory):
-    """Exit code, standard output and standard error of commands, all in one process without optional packages."""
+def without(tmp_path_factory):
+    """What the library, functions and commands say and do, all in one process without optional packages."""
     folder = tmp_path_factory.mktemp("extras")
     run = folder / "run"
     commands = {
@@ -102,18 +82,54 @@ def answers(tmp_path_factory):
     }
     found = python(
         f"""
-        import json
-        from typer.testing import CliRunner
+        import json, pathlib
+        import torch
+        import certibayes as cb
+        from certibayes import errors, evaluation
         from certibayes.cli import app
+        from certibayes.data import _svhn_mat as svhn_mat
+        from certibayes.statistical import concentration
+        from typer.testing import CliRunner
 
-        found = {{}}
+        x, y = (part[:200] for part in cb.data.load("digits").train)
+        likelihood = cb.RobustCategorical(eps=0.02)
+        posterior = cb.fit(
+            cb.networks.mlp(784, [8], 10), (x, y), algorithm=cb.VOGN(), likelihood=likelihood, epochs=2, progress=False
+        )
+        posterior.save({str(folder / "library")!r})
+        loaded = cb.load({str(folder / "library")!r}).predictor(3)
+        result = cb.certify(loaded, x[:5], y[:5], eps=0.01)
+        result.save({str(folder / "certificate.json")!r})
+        attacked = cb.attack(loaded, x[:5], y[:5], eps=0.01)
+        same = loaded.digest == posterior.predictor(3).digest
+        below = result.certified_fraction <= attacked.robust_accuracy
+        library = [same, below, len(cb.uncertainty(loaded, x[:5]))]
+
+        messages = {{}}
+        for extra, call in {CALLS!r}.items():
+            try:
+                eval(call)
+            except errors.MissingPackage as error:
+                messages[extra] = str(error)
+
+        answers = {{}}
         for name, arguments in { ({name: list(map(str, parts)) for name, parts in commands.items()})!r}.items():
             result = CliRunner().invoke(app, arguments, env={{"COLUMNS": "200"}})
-            found[name] = [result.exit_code, result.stdout, result.stderr]
-        print(json.dumps(found))
+            answers[name] = [result.exit_code, result.stdout, result.stderr]
+        print(json.dumps({{"library": library, "messages": messages, "answers": answers}}))
         """
     )
     return {**found, "written": [path.name for path in folder.iterdir()]}
+
+
+@pytest.fixture
+def answers(without):
+    """Exit code, standard output and standard error of commands."""
+    return without["answers"]
+
+
+def test_the_library_works_without_them(without):
+    assert without["library"] == [True, True, 5]
 
 
 def test_the_commands_that_need_none_work(answers):
@@ -124,9 +140,9 @@ def test_the_commands_that_need_none_work(answers):
 
 
 @pytest.mark.parametrize("name", NEED_FIGURES)
-def test_a_command_that_needs_one_says_so_before_it_works(name, answers):
+def test_a_command_that_needs_one_says_so_before_it_works(name, answers, without):
     code, _, error = answers[name]
-    assert code == 1 and name not in answers["written"]
+    assert code == 1 and name not in without["written"]
     assert "matplotlib" in error and 'pip install "certibayes[figures]"' in error
 
 
@@ -135,34 +151,6 @@ def test_evaluate_needs_torchmetrics(answers):
     assert code == 1 and "torchmetrics" in error and 'pip install "certibayes[evaluation]"' in error
 
 
-CALLS = {
-    "evaluation": "evaluation.auroc(torch.rand(3), torch.rand(3))",
-    "svhn": "svhn_mat.read_mat(pathlib.Path('train_32x32.mat'))",
-    "statistical": "concentration.clopper_pearson(concentration.Sums.of(torch.ones(9, 1)), 0.1)",
-}
-
-
-@pytest.fixture(scope="module")
-def messages():
-    """What functions say, by extra, all in one process without optional packages."""
-    return python(
-        f"""
-        import json, pathlib
-        import torch
-        from certibayes import errors, evaluation
-        from certibayes.data import _svhn_mat as svhn_mat
-        from certibayes.statistical import concentration
-        found = {{}}
-        for extra, call in {CALLS!r}.items():
-            try:
-                eval(call)
-            except errors.MissingPackage as error:
-                found[extra] = str(error)
-        print(json.dumps(found))
-        """
-    )
-
-
 @pytest.mark.parametrize("extra", CALLS)
-def test_a_function_that_needs_one_names_the_extra(extra, messages):
-    assert f'pip install "certibayes[{extra}]"' in messages[extra]
+def test_a_function_that_needs_one_names_the_extra(extra, without):
+    assert f'pip install "certibayes[{extra}]"' in without["messages"][extra]

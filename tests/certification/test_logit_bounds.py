@@ -48,8 +48,10 @@ FAST = [(name, intermediates) for name, intermediates in WAYS if intermediates =
 
 
 @pytest.mark.parametrize("way", few_of(WAYS, fast=FAST), ids=", ".join)
-def test_every_network_is_held_ever_more_tightly(way):
+def test_every_network_is_held_ever_more_tightly(way, request):
     name, intermediates = way
+    if name not in TESTED:
+        request.getfixturevalue("few_steps")
     # One network, since hull goes through them one by one.
     predictor, x = _predictor(name, networks=1), inputs(name, 2, 0).repeat(2, *[1] * len(input_shape(name)))
     eps = torch.tensor([0.0, 0.0, 0.05, 0.05], dtype=torch.float64)

@@ -130,7 +130,7 @@ def test_honest_counterexamples_stand(kind):
     x = (x + 1e-9 * torch.rand(x.shape, generator=torch.Generator().manual_seed(0)).to(given)).clamp(0.0, 1.0)
     for domain in (DOMAIN, None):
         result = cb.certify(
-            predictor, x, eps=RADII[norm], norm=norm, domain=domain, method=cb.Best("crown", budget=0.5)
+            predictor, x, eps=RADII[norm], norm=norm, domain=domain, method=cb.Best("crown", budget=0.2)
         )
         assert int(result.attacked.sum()) > 0 and result.counterexamples.dtype == torch.promote_types(given, dtype)
         check = check_certificate(result, predictor, x)

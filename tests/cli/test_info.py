@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from certibayes.cli import app, info
 from certibayes.evaluation import diagnose
 
 HMC = {"acceptance": 0.8125, "accepted": 26, "proposed": 32, "divergences": 0, "step_size": 0.0125}
+WEIGHTS = 70
 
 
 @pytest.fixture(autouse=True)
 def few_points(monkeypatch):
-    """Every prediction takes a millisecond."""
+    """Every prediction and every weight takes a millisecond."""
     monkeypatch.setattr(info, "POINTS", 20)
+    monkeypatch.setattr(info, "diagnose", partial(diagnose, weights=WEIGHTS))
 
 
 def invoke(*arguments, env=None):
@@ -58,7 +61,7 @@ def test_json_holds_sampler_and_diagnostics(run, monkeypatch):
 
 def test_json_agrees_with_the_library(run):
     figures = json.loads(invoke("info", run, "--json").stdout)["diagnostics"]
-    expected = diagnose(cb.load(run), cb.data.load("digits").test.inputs[:20]).summary()
+    expected = diagnose(cb.load(run), cb.data.load("digits").test.inputs[:20], weights=WEIGHTS).summary()
     assert {key: figures[key] for key in expected} == expected
 
 
@@ -72,7 +75,7 @@ def test_people_see_tables_and_a_verdict(run):
         "4 chains, 8 draws each",
         "R-hat",
         "ESS",
-        "0 of 1,000",
+        f"0 of {WEIGHTS}",
     ):
         assert words in page
     assert "too few draws to tell" in page

@@ -1,7 +1,6 @@
 """Detection figures against the definitions that are obviously right: all pairs, all thresholds, all bins."""
 
 import math
-import subprocess
 import sys
 
 import numpy as np
@@ -150,19 +149,6 @@ def test_the_ends_of_the_range_belong_to_it():
 def test_scores_that_fit_no_histogram(scores):
     with pytest.raises(InvalidInput):
         histogram(scores, 2.0)
-
-
-@pytest.fixture(scope="module")
-def imported():
-    """Names of all modules that a new process has once it has imported the command line and the evaluation."""
-    code = "import sys, certibayes.cli, certibayes.evaluation; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], timeout=120, capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize("package", ["torchmetrics", "scipy", "arviz_stats"])
-def test_slow_packages_are_imported_only_where_they_are_needed(package, imported):
-    assert "certibayes.evaluation" in imported and package not in imported
 
 
 def test_reprs_are_short():

@@ -52,11 +52,11 @@ def _weights(count: int = 100_000, seed: int = 7) -> Tensor:
 
 
 def test_the_robust_probability_of_a_known_posterior():
-    result = robust_probability(_posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=600, joint=True)
+    result = robust_probability(_posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=300, joint=True)
     truth = torch.tensor([_true_probability(float(x)) for x in POINTS], dtype=torch.float64)
     assert 0.2 < float(truth.min()) < float(truth.max()) < 0.95
     assert bool((result.lower <= truth).all() and (truth <= result.upper).all())
-    assert bool((result.upper - result.lower < 0.16).all())
+    assert bool((result.upper - result.lower < 0.22).all())
     # Interval bounds are exact here, so certified networks are the robust ones, but for rounding.
     robust = (_worst_of_class_1(_weights()) > 0.5).double().mean(0)
     torch.testing.assert_close(robust, truth, atol=0.01, rtol=0)
@@ -92,7 +92,7 @@ def test_a_point_mass_is_certain():
 
 def test_corrections_widen():
     def width(**settings: object) -> float:
-        result = robust_probability(_posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=100, **settings)
+        result = robust_probability(_posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=50, **settings)
         return float((result.upper - result.lower).sum())
 
     plain = width()
@@ -116,11 +116,11 @@ def test_smaller_balls_are_more_robust():
 @pytest.mark.parametrize("inequality", ["hoeffding", "bernstein"])
 def test_the_worst_case_predictive_of_a_known_posterior(inequality):
     result = posterior_predictive_bounds(
-        _posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=600, inequality=inequality, joint=True
+        _posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=300, inequality=inequality, joint=True
     )
     weights = _weights()
     worst = _worst_of_class_1(weights).mean(0)
-    assert bool((result.lower[:, 1] <= worst).all() and (worst - result.lower[:, 1] < 0.12).all())
+    assert bool((result.lower[:, 1] <= worst).all() and (worst - result.lower[:, 1] < 0.17).all())
     # What is bounded is also the predictive itself, anywhere in the ball.
     for x in torch.linspace(-EPS, EPS, 9):
         inputs = (POINTS[:, 0] + x).clamp(*DOMAIN).double()
@@ -179,7 +179,7 @@ def test_smallest_differences_hold_over_the_polytope(classes):
 
 
 def test_a_fresh_predictor_keeps_its_promise():
-    bounds = posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=1000)
+    bounds = posterior_predictive_bounds(_posterior(), POINTS, ONES, eps=EPS, domain=DOMAIN, samples=500)
     for size in (5, 40):
         promise = bounds.fresh_predictor(size, confidence=0.9)
         worst = _worst_of_class_1(_weights(size * 4000)).view(size, 4000, 3).mean(0)
