@@ -26,7 +26,7 @@ def figures(temperature, loss, certified=0.5):
 
 def test_every_method_has_every_temperature_where_it_has_any_and_the_standard_likelihood_once():
     specs = study_specs()
-    # Snapshots are an ensemble of networks too deep for this study.
+    # Snapshot ensembles are part of the study of deep networks instead.
     assert set(METHODS) == set(ALGORITHMS) - {"snapshot"}
     for method in METHODS:
         own = [s for s in specs.values() if s.algorithm == method]
