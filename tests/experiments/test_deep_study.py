@@ -54,9 +54,16 @@ def test_candidates_are_compared_on_images_that_training_held_out(tmp_path, few_
         return {"certified": 0.5}
 
     monkeypatch.setattr(DeepEvaluator, "measure", measure)
-    monkeypatch.setitem(TASKS, "digits", deep_study.replace(TASKS["digits"], candidates={"lam 0.05": {"lam": 0.05}}))
+    candidates = {
+        "lam 0.05": {"lam": 0.05},
+        "snapshots": {"algorithm": "snapshot", "settings": {"members": 2}, "multiplier": 1.0},
+    }
+    monkeypatch.setitem(TASKS, "digits", deep_study.replace(TASKS["digits"], candidates=candidates))
     rows = choose(tmp_path, DeepEvaluator(0.1), {"digits": TASKS["digits"]}, quick=True)
-    assert [row.posterior for row in rows] == ["recipe", "lam 0.05"]
+    assert [row.posterior for row in rows] == ["recipe", "lam 0.05", "snapshots"]
+    with (tmp_path / "choice.csv").open() as file:
+        stated = [(float(row["lam"]), pytest.approx(float(row["eta"]))) for row in csv.DictReader(file)]
+    assert stated == [(0.25, 0.11), (0.05, 0.11), (0.25, 0.1)]
     train = deep_study.data.load("digits").train.inputs
     assert all(len(x) == round(HELD_OUT * len(train)) for x in seen)
     assert all((x[0] == train).flatten(1).all(-1).any() for x in seen)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def _run_task(out: Path, evaluator: DeepEvaluator, name: str, specs: Mapping[str
     rows = [Row(name, task.posterior, first[size]) for size in first if size.isdigit()]
     if len(specs) > 1:
         rows += _rows_together(name, out, list(specs), evaluator)
-    record = {"specs": [spec.resolved().to_json() for spec in specs.values()], "rows": [vars(row) for row in rows]}
+    record = {"specs": _as_json(specs.values()), "rows": [vars(row) for row in rows]}
     write_atomically(_rows_file(out, name), (json.dumps(record, indent=2) + "\n").encode())
 
 
@@ -206,7 +206,7 @@ def _is_finished(out: Path, name: str, specs: Sequence[TrainSpec]) -> bool:
     )
 
 
-def _as_json(specs: Sequence[TrainSpec]) -> Any:
+def _as_json(specs: Iterable[TrainSpec]) -> Any:
     """Return specs as a file gives them back, with lists for tuples."""
     return json.loads(json.dumps([spec.resolved().to_json() for spec in specs]))
 
@@ -268,17 +268,18 @@ def choose(
             f"{name}-{candidate.replace(' ', '-').replace('/', '-')}": task.spec(quick=quick, **{**shorter, **changed})
             for candidate, changed in candidates.items()
         }
-        own = replace(evaluator, eps=task.eps, sizes=(10,), validated=True)
+        own = replace(evaluator, eps=task.eps, method=task.method, sizes=(10,), validated=True)
         found = run_grid(specs, out / "candidates", own, on_progress=on_progress)
-        for candidate, figures in zip(candidates, found.values(), strict=True):
-            if "diverged" not in figures:
-                rows.append(Row(name, candidate, figures["10"]))
+        for candidate, spec, figures in zip(candidates, specs.values(), found.values(), strict=True):
+            stated = {"lam": spec.lam, "eta": spec.multiplier * spec.eps}
+            # By number of samples: ten, or as many as a posterior holds.
+            rows += [Row(name, candidate, {**figures[size], **stated}) for size in figures if size.isdigit()]
     write_atomically(out / "choice.csv", rows_csv([flat(row) for row in rows]).encode())
     return rows
 
 
 def flat(row: Row) -> dict[str, Any]:
-    """Return a row as named values, with what the recipe says of the likelihood."""
+    """Return a row as named values, with what the recipe says of the likelihood, unless the row does."""
     task = TASKS[row.task]
     stated = {"lam": task.settings["lam"], "eta": task.settings["multiplier"] * task.eps}
     return {"task": row.task, "posterior": row.posterior, **stated, **row.figures}
