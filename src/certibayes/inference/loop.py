@@ -21,6 +21,7 @@ from certibayes.inference._capture import TOGETHER, CapturedUpdate, Step
 from certibayes.inference._display import TrainingDisplay
 from certibayes.inference._interrupt import StopRequest
 from certibayes.inference._statistics import AT_END, BETWEEN_EPOCHS, refreshed, require_several
+from certibayes.inference._validation import validation_figures
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.schedule import Schedule
 from certibayes.inference.target import Target
@@ -391,30 +392,8 @@ class Loop:
         self.done.loss_sum = 0.0
         record |= {name: float(value) for name, value in self.info.items() if name != "loss"}
         if self.held is not None:
-            record |= self._validate(self.held)
+            record |= validation_figures(self.target, self.algorithm.mean_params(self.state), self.held, self.seed)
         self.done.history.append(record)
         for callback in self.callbacks:
             callback({**record, "seconds": seconds})
-        return record
-
-    @torch.no_grad()
-    def _validate(self, held: Batch) -> dict[str, float]:
-        """Evaluate the mean network on held-out data, at full radii."""
-        params = self.algorithm.mean_params(self.state)
-        likelihood, weights = self.target.likelihood, self.target.weights(params)
-        likelihoods, hits, withstood = [], [], []
-        generator = torch.Generator().manual_seed(derived_seed(self.seed, "validation noise"))
-        for inputs, targets in zip(held.inputs.split(1000), held.targets.split(1000), strict=True):
-            batch = Batch(inputs, targets)
-            noise = likelihood.draw(1.0, batch, generator)
-            likelihoods.append(self.target.log_likelihood(params, batch, noise))
-            if not targets.is_floating_point():
-                hits.append(self.target.graph.evaluate(weights, inputs).argmax(-1) == targets)
-                right = likelihood.withstands(likelihood.passes(self.target.graph, weights, batch, noise), targets)
-                withstood += [] if right is None else [right]
-        record = {"validation_loss": -float(torch.cat(likelihoods).mean())}
-        if hits:
-            record["validation_accuracy"] = float(torch.cat(hits).float().mean())
-        if withstood:
-            record["validation_robust_accuracy"] = float(torch.cat(withstood).float().mean())
         return record
