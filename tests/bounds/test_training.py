@@ -4,11 +4,13 @@ import pytest
 import torch
 from torch import nn
 
+import certibayes as cb
 from certibayes.bounds import Box, TrainingPass, ideal_box, interval_bounds, point_and_box
 from certibayes.bounds.rounding import smoothed
 from certibayes.bounds.rules import activation
 from certibayes.networks import trace
 from certibayes.networks.batch_norm import clean_pass, training_graph
+from certibayes.support.arithmetic import repeatable_kernels
 
 from ..strategies import ZOO, inputs, traced
 
@@ -154,3 +156,43 @@ def test_layers_that_are_watched_show_their_uses():
         assert value.center.shape[0] == slope.center.shape[0] == 6
         torch.testing.assert_close(slope.center.sum(0), expected[node.roles["bias"]])
     torch.testing.assert_close(found.uses[layers[-1].name].derivative.center, derivative.center)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+class TestRoundedProducts:
+    """On a GPU convolutions may round what they multiply; what comes out has the precision that went in."""
+
+    @staticmethod
+    def gradient(precision, watched=frozenset()):
+        network = trace(
+            cb.networks.cnn7((3, 32, 32), channels=16, seed=0).cuda(), torch.rand(2, 3, 32, 32, device="cuda")
+        )
+        x = torch.rand(64, 3, 32, 32, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+        params, constants = network.params, network.buffers
+        graph = training_graph(network.graph)
+        images = x.contiguous(memory_format=torch.channels_last)
+        with torch.no_grad(), repeatable_kernels(precision):
+            passes = TrainingPass(graph, params, constants, images, ideal_box(images, 2 / 255), watched=watched)
+            assert passes.output.center.dtype == passes.output.radius.dtype == torch.float32
+            output = Box(passes.output.center.clone(), passes.output.radius.clone())
+            derivative = Box(output.center.softmax(-1) / 64, torch.ones_like(output.radius) / 64)
+            return output, passes.gradient(derivative), passes.uses
+
+    @pytest.mark.parametrize("precision, error", [("high", 0.02), ("medium", 0.1)])
+    def test_the_gradient_is_near_that_of_full_precision(self, precision, error):
+        exact, slopes, _ = self.gradient("highest")
+        rounded, near, _ = self.gradient(precision)
+        for one, other in ((exact.center, rounded.center), (exact.radius, rounded.radius)):
+            assert float((one - other).norm() / one.norm()) < error
+        for name, slope in slopes.items():
+            assert near[name].dtype == torch.float32
+            # Batch norm takes the biases of convolutions out again: their gradients are rounding errors.
+            if float(slope.norm()) > 1e-4:
+                assert float((slope - near[name]).norm() / slope.norm()) < 5 * error, name
+
+    def test_what_is_watched_has_the_precision_that_went_in(self):
+        network = trace(cb.networks.cnn7((3, 32, 32), channels=16, seed=0), torch.rand(2, 3, 32, 32))
+        names = frozenset(node.name for node in network.graph.nodes if "weight" in node.roles)
+        _, _, uses = self.gradient("medium", names)
+        for use in uses.values():
+            assert {part.dtype for part in (*use.value[:2], *use.derivative[:2])} == {torch.float32}

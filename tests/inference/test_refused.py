@@ -240,7 +240,7 @@ class TestWordsForSlips:
         self.refuse("checkpoint_every must be a number of seconds", checkpoint_every="1 min")
 
     def test_a_precision_of_no_such_name(self):
-        self.refuse('precision is "highest", or "high" for TF32', precision="tf32")
+        self.refuse('precision is "highest", or for faster', precision="tf32")
 
     def test_a_data_set_by_name(self):
         self.refuse("certibayes.data.load('digits')", train="digits")

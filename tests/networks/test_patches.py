@@ -84,3 +84,15 @@ def test_a_cpu_convolves_a_large_batch_in_parts(images):
     bias = torch.randn(3, dtype=torch.float64, generator=generator)
     found = Conv2d((2, 1), (1, 0)).convolve(x, weight, bias)
     assert torch.allclose(found, functional.conv2d(x, weight, bias, (2, 1), (1, 0)), rtol=1e-12, atol=1e-12)
+
+
+@law(100)
+@given(cases())
+def test_the_gradient_of_the_filters_is_torchs(case):
+    operation, x, weight, _ = case
+    y = operation.convolve(x, weight, None)
+    derivative = torch.randn_like(y)
+    expected = torch.func.grad(lambda w: (operation.convolve(x, w, None) * derivative).sum())(weight)
+    for order in (torch.contiguous_format, torch.channels_last):
+        found = operation.filter_slope(derivative.contiguous(memory_format=order), x, weight)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from certibayes.networks import direct_sums
-from certibayes.support.arithmetic import repeatable_kernels
+from certibayes.support.arithmetic import PRECISIONS, half_convolutions, repeatable_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -103,14 +103,17 @@ def test_threads_share_the_settings():
     assert torch.get_float32_matmul_precision() == "high"
 
 
-@pytest.mark.parametrize("tf32", [False, True])
-def test_repeatable_kernels_give_settings_back(tf32):
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_repeatable_kernels_give_settings_back(precision):
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
-    with repeatable_kernels(tf32=tf32):
+    with repeatable_kernels(precision):
         if torch.cuda.is_available():
+            assert half_convolutions() == (precision == "medium")
             assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
-            assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+            assert torch.get_float32_matmul_precision() == ("highest" if precision == "highest" else "high")
         with direct_sums():
             assert torch.get_float32_matmul_precision() == "highest"
+            assert not half_convolutions()
+    assert not half_convolutions()
     after = torch.get_float32_matmul_precision(), torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     assert after == before

@@ -17,7 +17,7 @@ from certibayes.bounds._pullback import Pullback, TrainingRule, Wanted, points_a
 from certibayes.bounds.registry import Rules, rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Node, Params
-from certibayes.networks.batch_norm import learned_weights
+from certibayes.networks.batch_norm import learned_weights, without_effect
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
 
@@ -62,26 +62,35 @@ class TrainingPass:
         # Values that depend on what is differentiated: only through these do derivatives go back.
         self._reached: set[str] = set()
         tensors = {**constants, **params}
+        # Their gradients are 0; computed, they would be rounding errors, which take time and change a gradient's norm.
+        unbiased = without_effect(graph)
 
         def forward(node: Node, values: tuple[Box, ...]) -> Box:
-            learned = frozenset(role for role, name in node.roles.items() if name in params)
+            weights = learned_weights(node, tensors)
+            if node.name in unbiased:
+                del weights["bias"]
+            learned = frozenset(role for role in weights if node.roles[role] in params)
             wanted = Wanted(any(name in self._reached for name in node.inputs), learned)
             if wanted.inputs or wanted.weights or node.name in watched:
                 self._reached.add(node.name)
             rules = rules_for(node.operation)
             rule = rules.training or torch_rule(rules)
-            output, pullback = rule(node.operation, learned_weights(node, tensors), values, rounding, wanted)
+            output, pullback = rule(node.operation, weights, values, rounding, wanted)
             self._steps.append((node, values, pullback))
             return output
 
-        self.output = graph.fold(_together(inputs, box), forward)
+        inputs_and_box = _together(inputs, box)
+        self._dtype = inputs_and_box.center.dtype
+        output = graph.fold(inputs_and_box, forward)
+        self._made = output.center.dtype
+        self.output = _stored(output, self._dtype)
 
     def gradient(self, derivative: Box) -> dict[str, Tensor]:
         """Return the gradient with respect to the parameters of a function with this derivative at ``output``.
 
         It can be asked for once: memory is given back along the way.
         """
-        pending = {self._steps[-1][0].name: derivative}
+        pending = {self._steps[-1][0].name: _stored(derivative, self._made)}
         found: dict[str, Tensor] = {}
         while self._steps:
             node, values, pullback = self._steps.pop()
@@ -89,7 +98,7 @@ class TrainingPass:
                 continue
             outgoing = pending.pop(node.name)
             if node.name in self.watched:
-                self.uses[node.name] = LayerUse(values[0], outgoing)
+                self.uses[node.name] = LayerUse(_stored(values[0], self._dtype), _stored(outgoing, self._dtype))
             incoming, weights = pullback(outgoing)
             for name, part in zip(node.inputs, incoming, strict=False):
                 if name in self._reached:
@@ -105,6 +114,11 @@ def _together(inputs: Tensor | None, box: Box | None) -> Box:
         assert inputs is not None
         return Box(inputs, inputs[:0])
     return box if inputs is None else with_points(inputs, box)
+
+
+def _stored(box: Box, dtype: torch.dtype) -> Box:
+    """Return a box in another precision: convolutions may make theirs in bfloat16."""
+    return box if box.center.dtype == dtype else Box(box.center.to(dtype), box.radius.to(dtype))
 
 
 def _sum(one: Box, other: Box) -> Box:

@@ -14,7 +14,7 @@ from certibayes.errors import InvalidInput
 from certibayes.experiments._adversary import NAMES, make_adversary, settings_of_adversary
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
-from certibayes.inference.target import BATCH_NORM, PRECISIONS
+from certibayes.inference.target import BATCH_NORM
 from certibayes.inference.temperature import HELD_OUT, default_temperature
 from certibayes.likelihoods import (
     LIKELIHOODS,
@@ -35,6 +35,7 @@ from certibayes.likelihoods import (
 )
 from certibayes.networks import BY_NAME, INITIALIZATIONS, NORMED, build
 from certibayes.regions import require_radius, require_radius_within
+from certibayes.support.arithmetic import PRECISIONS
 from certibayes.support.names import nearest, unknown_name
 
 RADII = ("two-point", "rayleigh", "exponential")
@@ -129,8 +130,8 @@ class TrainSpec:
         map_lr: learning rate of Adam for those.
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples per step.
-        precision: ``highest``, or ``high`` if products on a GPU may round their factors to TF32 in training, which is
-            faster.
+        precision: ``highest``; or, for faster training on a GPU, ``high`` if products may round their factors to TF32,
+            and ``medium`` if convolutions may round theirs to bfloat16.
         batch_norm: where the statistics of batch norm come from in training: ``batch``, from the step's own clean
             inputs, the default; or ``constant``, refreshed between epochs, as vogn and hmc need it.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out

@@ -16,10 +16,10 @@ from certibayes.bounds import rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.inference._batches import Placement
 from certibayes.inference.algorithm import Algorithm
-from certibayes.inference.target import PRECISIONS
 from certibayes.likelihoods import Batch, Likelihood
 from certibayes.networks import Graph, Network
 from certibayes.networks.plain import require_plain
+from certibayes.support.arithmetic import PRECISIONS
 from certibayes.support.checks import require_finite, whole_number
 from certibayes.support.devices import find_device
 from certibayes.support.progress import reporting
@@ -147,7 +147,10 @@ def require_learnable(algorithm: Algorithm[Any]) -> None:
 def require_precision(precision: Any) -> None:
     """Raise unless ``precision`` is one that training knows."""
     if precision not in PRECISIONS:
-        raise InvalidInput(f'precision is "highest", or "high" for TF32 in training, got {precision!r}.')
+        raise InvalidInput(
+            'precision is "highest", or for faster training on a GPU "high" (TF32) or "medium" (convolutions in '
+            f"bfloat16), got {precision!r}."
+        )
 
 
 def require_clip(clip: Any, full_batch: bool) -> None:

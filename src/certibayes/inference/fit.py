@@ -91,7 +91,8 @@ def fit(  # noqa: PLR0913 - public
             HMC the others stay as they are given. Not for MAP and DeepEnsemble.
         map_lr: learning rate of Adam for the parameters that are not random; it follows ``schedule`` too.
         device: where to train; by default where the network is.
-        precision: ``"highest"``, or ``"high"`` if products on a GPU may round their factors to TF32, which is faster.
+        precision: ``"highest"``; or, which is faster, ``"high"`` if products on a GPU may round their factors to TF32,
+            and ``"medium"`` if convolutions there may round them to bfloat16.
             For training alone: predictors and certificates never do.
         batch_norm: where the statistics of batch norm come from in training. ``"batch"``, the default: from the clean
             inputs of the step, with gradient, for boxes and attacked inputs too; no example then has a likelihood by

@@ -114,8 +114,8 @@ class Loop:
     def _order(self) -> torch.memory_format:
         """Return the order in memory in which a captured step takes its inputs."""
         convolves = any(isinstance(node.operation, Conv2d) for node in self.target.graph.nodes)
-        in_tf32 = self.settings.get("precision") == "high"
-        return torch.channels_last if convolves and in_tf32 else torch.preserve_format
+        rounded = self.settings.get("precision", "highest") != "highest"
+        return torch.channels_last if convolves and rounded else torch.preserve_format
 
     @property
     def generator(self) -> Any:
@@ -145,7 +145,7 @@ class Loop:
         with (
             TrainingDisplay(self.title, self.total, self.done.step, progress) as display,
             StopRequest() as stop,
-            repeatable_kernels(tf32=self.settings.get("precision") == "high"),
+            repeatable_kernels(self.settings.get("precision", "highest")),
         ):
             while self.done.step < self.total:
                 self._epoch(display, stop)

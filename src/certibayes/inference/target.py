@@ -16,9 +16,6 @@ from certibayes.likelihoods import Batch, Gradients, Likelihood, Noise
 from certibayes.networks import Graph, Network, Params
 from certibayes.networks.batch_norm import training_graph
 
-PRECISIONS = ("highest", "high")
-"""Products of training on a GPU: in float32, or with factors rounded to TF32."""
-
 BATCH_NORM = ("batch", "constant")
 """Where the statistics of batch norm may come from in training; see ``Target``."""
 

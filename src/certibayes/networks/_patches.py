@@ -1,4 +1,4 @@
-"""Convolutions as one matrix product over patches, for GPUs.
+"""Convolutions, and the gradient of their filters, as one matrix product over patches, for GPUs.
 
 Certificates run without cuDNN, whose algorithms may transform their inputs first (see ``support.arithmetic``). What
 torch has in its place launches several kernels for every image. Here all patches of all images are the rows of one
@@ -27,17 +27,43 @@ def convolve(
         dilation: of the filters.
         groups: of channels.
     """
-    filters, channels, *kernel = weight.shape
+    filters = len(weight)
+    windows = _windows(x, weight, stride, padding, dilation, groups)
+    batch, *shape = windows.shape[1:4]
+    rows = windows.reshape(groups, batch * shape[0] * shape[1], -1)
+    products = torch.bmm(rows, weight.reshape(groups, filters // groups, -1).mT)
+    return products.view(groups, batch, *shape, -1).permute(1, 0, 4, 2, 3).reshape(batch, filters, *shape)
+
+
+def filter_slope(
+    derivative: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    stride: Pair,
+    padding: tuple[int, int, int, int],
+    dilation: Pair,
+    groups: int,
+) -> Tensor:
+    """Return the gradient with respect to the filters, of their shape, for derivatives (B, O, oh, ow) of the outputs.
+
+    The other arguments are those of ``convolve``.
+    """
+    rows = _windows(x, weight, stride, padding, dilation, groups).flatten(4).flatten(1, 3)
+    by_group = derivative.unflatten(1, (groups, len(weight) // groups)).permute(1, 2, 0, 3, 4).flatten(2)
+    return torch.bmm(by_group, rows).reshape(weight.shape)
+
+
+def _windows(
+    x: Tensor, weight: Tensor, stride: Pair, padding: tuple[int, int, int, int], dilation: Pair, groups: int
+) -> Tensor:
+    """Return the patches that the filters see, (groups, B, oh, ow, C / groups, kh, kw), without a copy."""
+    channels, *kernel = weight.shape[1:]
     if any(padding):
         x = functional.pad(x, padding)
     for i in range(2):
-        # Windows along rows, then along columns: (B, C, oh, ow, kh, kw) after both, without a copy.
+        # Windows along rows, then along columns: (B, C, oh, ow, kh, kw) after both.
         x = x.unfold(2 + i, dilation[i] * (kernel[i] - 1) + 1, stride[i])[..., :: dilation[i]]
-    batch, _, *shape = x.shape[:4]
-    grouped = x.unflatten(1, (groups, channels)).permute(1, 0, 3, 4, 2, 5, 6)
-    rows = grouped.reshape(groups, batch * shape[0] * shape[1], -1)
-    products = torch.bmm(rows, weight.reshape(groups, filters // groups, -1).mT)
-    return products.view(groups, batch, *shape, -1).permute(1, 0, 4, 2, 3).reshape(batch, filters, *shape)
+    return x.unflatten(1, (groups, channels)).permute(1, 0, 3, 4, 2, 5, 6)
 
 
 def convolve_transposed(

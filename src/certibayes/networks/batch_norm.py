@@ -23,7 +23,7 @@ from torch import Tensor
 
 from certibayes.networks.graph import Graph, Node
 from certibayes.networks.moments import moments
-from certibayes.networks.operations import BatchNorm, Weights
+from certibayes.networks.operations import BatchNorm, Conv2d, Linear, Weights
 from certibayes.support.arithmetic import direct_sums
 from certibayes.support.stacks import Params
 
@@ -102,6 +102,20 @@ def training_graph(graph: Graph) -> Graph:
 def normalizes_by_batch(graph: Graph) -> bool:
     """Tell whether a batch norm of the network is marked."""
     return any(BATCH[0] in node.roles for node in graph.nodes)
+
+
+def without_effect(graph: Graph) -> frozenset[str]:
+    """Return the names of layers whose biases marked batch norms take out again, with the mean of the batch."""
+    readers: dict[str, list[Node]] = {node.name: [] for node in graph.nodes}
+    for node in graph.nodes:
+        for name in set(node.inputs) & readers.keys():
+            readers[name].append(node)
+    return frozenset(
+        node.name
+        for node in graph.nodes
+        if isinstance(node.operation, (Linear, Conv2d)) and "bias" in node.roles and readers[node.name]
+        and all(BATCH[0] in reader.roles for reader in readers[node.name])
+    )  # fmt: skip
 
 
 def weights_in_pass(node: Node, params: Params, clean: Tensor) -> Weights:

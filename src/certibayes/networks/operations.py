@@ -98,6 +98,12 @@ class Conv2d(Operation):
         y = _patches.convolve(x, weight, self.stride, (across, across, down, down), self.dilation, self.groups)
         return y if bias is None else y + bias[:, None, None]
 
+    def filter_slope(self, derivative: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the gradient with respect to the filters for derivatives of the outputs; on a GPU alone."""
+        down, across = self.padding
+        padding = (across, across, down, down)
+        return _patches.filter_slope(derivative, x, weight, self.stride, padding, self.dilation, self.groups)
+
     def transpose(self, y: Tensor, weight: Tensor, size: Pair) -> Tensor:
         """Apply the transpose of the linear map to (B, O, oh, ow), for inputs (B, C, *size)."""
         reach = [self.dilation[i] * (weight.shape[2 + i] - 1) for i in range(2)]

@@ -12,6 +12,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 
 import torch
 
@@ -71,22 +72,34 @@ class _GlobalSettings:
 
 _settings = _GlobalSettings()
 
+PRECISIONS = ("highest", "high", "medium")
+"""Of products in training on a GPU, in torch's words: float32, TF32, and TF32 with convolutions in bfloat16."""
+
+_half_convolutions: ContextVar[bool] = ContextVar("half_convolutions", default=False)
+
+
+def half_convolutions() -> bool:
+    """Tell whether convolutions of training on a GPU may round their images and filters to bfloat16."""
+    return _half_convolutions.get()
+
 
 @contextmanager
-def repeatable_kernels(tf32: bool = False) -> Iterator[None]:
+def repeatable_kernels(precision: str = "highest") -> Iterator[None]:
     """Run the block with kernels that give the same bits whenever they are run on the same machine.
 
     cuDNN then neither times its algorithms to choose among them nor takes one that adds in a random order.
 
     Args:
-        tf32: whether products on a GPU may round their factors to TF32, which is faster; never in a certificate.
+        precision: one of ``PRECISIONS``. Less is faster; certificates never round factors.
     """
     if not torch.cuda.is_available():
         yield
         return
     # Read when cuBLAS is first used; without it, kernels that run at the same time may share their workspace.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    tf32 = precision != "highest"
     with ExitStack() as stack:
+        stack.callback(_half_convolutions.reset, _half_convolutions.set(precision == "medium"))
         stack.enter_context(
             torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=tf32)
         )
@@ -105,6 +118,7 @@ def direct_sums() -> Iterator[None]:
         stack.enter_context(torch.autocast("cpu", enabled=False))
         if torch.cuda.is_available():
             stack.enter_context(torch.autocast("cuda", enabled=False))
+        stack.callback(_half_convolutions.reset, _half_convolutions.set(False))
         _settings.enter()
         stack.callback(_settings.leave)
         yield

@@ -24,7 +24,30 @@ from torch import Tensor
 THREADS = 256
 """Threads in a block."""
 
-TYPES = {torch.float32: "float", torch.float64: "double"}
+PACKED = 4
+"""Elements that a thread reads at once and computes one after the other, where they lie side by side."""
+
+TYPES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "unsigned short"}
+"""How numbers are stored. Those in bfloat16 are computed with in float32, whose upper half they are."""
+
+FROM_HALF = """__device__ float loaded(unsigned short x) { return __uint_as_float((unsigned int)x << 16); }
+__device__ unsigned short rounded(float x) {
+  const unsigned int bits = __float_as_uint(x);
+  return x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+"""
+"""To float32 and back, to the nearest, of two equally near to the even one."""
+
+PACK = f"""template <class S> struct alignas({PACKED} * sizeof(S)) Pack {{
+  S values[{PACKED}];
+  __device__ S& operator[](int j) {{ return values[j]; }}
+}};
+template <class S> struct Same {{
+  S value;
+  __device__ S operator[](int) const {{ return value; }}
+}};
+"""
+"""Neighbors that are read or written at once, and one value that neighbors share."""
 
 FUNCTIONS = {
     "add": "{0} + {alpha} * {1}",
@@ -46,6 +69,9 @@ FUNCTIONS = {
     "addcdiv": "{0} + {value} * {1} / {2}",
 }
 """What a formula may use of torch, as functions or, with an underscore, as methods that work in place."""
+
+PRECISIONS = ({torch.float64}, {torch.float32}, {torch.bfloat16}, {torch.float32, torch.bfloat16})
+"""How the tensors of one formula may be stored."""
 
 Formula = Callable[..., tuple[Any, ...]]
 """Takes tensors, numbers and None; returns what becomes of each element."""
@@ -118,8 +144,9 @@ def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
     """Make a formula run as one kernel where its tensors are on a GPU.
 
     Its arguments are tensors that broadcast to one shape, which is that of its results, numbers, which are compiled
-    into the kernel, and None. It may use the operators + - * / >, a number to the power of a tensor, and ``FUNCTIONS``.
-    What it makes is called with these, and may be given ``out``: tensors for the results.
+    into the kernel, and None. Results are stored as the tensor of that shape is. A formula may use the operators
+    + - * / >, a number to the power of a tensor, and ``FUNCTIONS``. What it makes is called with these arguments, and
+    may be given ``out``: tensors for the results.
     """
 
     @wraps(formula)
@@ -132,11 +159,13 @@ def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
         tensors = [_laid_out(tensor, like) for tensor in tensors]
         places = [_place(tensor, like) for tensor in tensors]
         constants = tuple(... if isinstance(argument, Tensor) else argument for argument in arguments)
-        kinds = tuple(place if isinstance(place, str) else "" for place in places)
-        kernel, results = _compiled(formula, constants, kinds, like.dtype, like.device.index)
+        kinds = tuple(place if isinstance(place, str) else "%" if place[0] == 1 else "/" for place in places)
+        types = tuple(tensor.dtype for tensor in tensors)
+        packed = _side_by_side(tensors, places, [like] if out is None else out)
+        kernel, results = _compiled(formula, constants, kinds, types, like.dtype, packed, like.device.index)
         written = [torch.empty_like(like) for _ in range(results)] if out is None else [_require(o, like) for o in out]
-        periods = [number for place in places if not isinstance(place, str) for number in place]
-        blocks = -(-like.numel() // THREADS)
+        periods = [number for place in places if not isinstance(place, str) for number in place if number > 1]
+        blocks = -(-like.numel() // (THREADS * (PACKED if packed else 1)))
         # Without boxes their radii are empty, and a GPU refuses a launch of no blocks.
         if blocks:
             kernel((blocks, 1, 1), (THREADS, 1, 1), [*written, *tensors, like.numel(), *periods])
@@ -146,10 +175,13 @@ def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def is_fused(*tensors: Tensor) -> bool:
-    """Tell whether a formula on these tensors runs as one kernel: on a GPU, in one precision, nothing to record."""
+    """Tell whether a formula on these tensors runs as one kernel: on a GPU, in one precision, nothing to record.
+
+    Some may be stored in bfloat16 where it is float32.
+    """
     return (
-        all(tensor.is_cuda and tensor.dtype == tensors[0].dtype for tensor in tensors)
-        and tensors[0].dtype in TYPES
+        all(tensor.is_cuda for tensor in tensors)
+        and {tensor.dtype for tensor in tensors} in PRECISIONS
         and math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors))) < 2**31 - THREADS
         and not any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
         and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
@@ -182,9 +214,14 @@ def is_dense(tensor: Tensor) -> bool:
 def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a tensor in a form for which there is a rule where to find its elements."""
     if tensor.shape == like.shape:
-        return tensor if tensor.stride() == like.stride() else torch.empty_like(like).copy_(tensor)
+        return tensor if tensor.stride() == like.stride() else _copied(tensor, like)
     tensor = tensor.contiguous()
-    return tensor if _place(tensor, like) else torch.empty_like(like).copy_(tensor.expand(like.shape))
+    return tensor if _place(tensor, like) else _copied(tensor.expand(like.shape), like)
+
+
+def _copied(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a copy in the order in memory that another tensor has."""
+    return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
 
 
 def _place(tensor: Tensor, like: Tensor) -> str | tuple[int, int]:
@@ -204,6 +241,19 @@ def _place(tensor: Tensor, like: Tensor) -> str | tuple[int, int]:
     return strides[-1], tensor.numel()
 
 
+def _side_by_side(tensors: Sequence[Tensor], places: Sequence[str | tuple[int, int]], out: Sequence[Tensor]) -> bool:
+    """Tell whether ``PACKED`` neighbors of the results find their values side by side, or all in one place."""
+    whole = all(tensor.numel() % PACKED == 0 for tensor in out)
+    starts = [tensor for tensor, place in zip(tensors, places, strict=True) if place != "0"]
+    aligned = all(tensor.data_ptr() % (PACKED * tensor.element_size()) == 0 for tensor in [*starts, *out])
+    return whole and aligned and all(isinstance(place, str) or _in_step(*place) for place in places)
+
+
+def _in_step(each: int, period: int) -> bool:
+    """Tell whether (i / each) % period is one number for ``PACKED`` neighbors, or as many that follow each other."""
+    return each % PACKED == 0 or (each == 1 and period % PACKED == 0)
+
+
 def _require(out: Tensor, like: Tensor) -> Tensor:
     if out.shape != like.shape or out.stride() != like.stride() or out.dtype != like.dtype:
         raise ValueError(f"a result of shape {tuple(like.shape)} cannot be written to one of {tuple(out.shape)}")
@@ -216,37 +266,69 @@ def _text(value: Any) -> str:
 
 @cache
 def _compiled(
-    formula: Formula, constants: tuple[Any, ...], places: tuple[str, ...], dtype: torch.dtype, device: int
+    formula: Formula,
+    constants: tuple[Any, ...],
+    places: tuple[str, ...],
+    types: tuple[torch.dtype, ...],
+    made: torch.dtype,
+    packed: bool,
+    device: int,
 ) -> tuple[Any, int]:
     """Compile a formula for tensors in these places, and return the kernel and how many results it has."""
-    source, name, results = kernel_source(formula, constants, places, dtype)
+    source, name, results = kernel_source(formula, constants, places, types, made, packed)
     return torch.cuda._compile_kernel(source, name), results
 
 
 def kernel_source(
-    formula: Formula, constants: Sequence[Any], places: Sequence[str], dtype: torch.dtype
+    formula: Formula,
+    constants: Sequence[Any],
+    places: Sequence[str],
+    types: Sequence[torch.dtype],
+    made: torch.dtype,
+    packed: bool = False,
 ) -> tuple[str, str, int]:
     """Return the kernel's source and name, and how many results it has.
 
     Args:
         formula: what it computes for each element i.
         constants: the formula's arguments, ``...`` in the place of tensors.
-        places: of each tensor: ``"i"``, ``"0"``, or empty for (i / a) % b, with a and b given in the call.
-        dtype: of the tensors.
+        places: of each tensor: ``"i"``, ``"0"``, ``"%"`` for i % b or ``"/"`` for (i / a) % b, with a and b given in
+            the call.
+        types: of each tensor.
+        made: type of the results.
+        packed: whether a thread computes ``PACKED`` elements that lie side by side.
     """
     lines: list[str] = []
-    index = [place or f"(i / a{k}) % b{k}" for k, place in enumerate(places)]
-    tensors = iter([Symbol("", lines).write(f"x{k}[{index[k]}]") for k in range(len(places))])
+    index = [{"%": f"i % b{k}", "/": f"(i / a{k}) % b{k}"}.get(place, place) for k, place in enumerate(places)]
+    read = [f"x{k}[{'j' if packed else index[k]}]" for k in range(len(places))]
+    read = [f"loaded({x})" if kind == torch.bfloat16 else x for x, kind in zip(read, types, strict=True)]
+    tensors = iter([Symbol("", lines).write(x) for x in read])
     results = formula(*(next(tensors) if constant is ... else constant for constant in constants))
-    pointers = [f"T* y{k}" for k in range(len(results))] + [f"const T* x{k}" for k in range(len(places))]
-    periods = [f"int {letter}{k}" for k, place in enumerate(places) if not place for letter in "ab"]
+    texts = [_text(result) for result in results]
+    texts = [f"rounded({text})" if made == torch.bfloat16 else text for text in texts]
+    lines += [f"y{k}[{'j' if packed else 'i'}] = {text};" for k, text in enumerate(texts)]
+    stored, prefix = TYPES[made], "p" if packed else ""
+    pointers = [f"{stored}* {prefix}y{k}" for k in range(len(results))]
+    pointers += [f"const {TYPES[kind]}* {prefix}x{k}" for k, kind in enumerate(types)]
+    letters = {"%": "b", "/": "ab"}
+    periods = [f"int {letter}{k}" for k, place in enumerate(places) for letter in letters.get(place, "")]
     name = formula.__name__.strip("_")
-    written = [f"y{k}[i] = {_text(result)};" for k, result in enumerate(results)]
-    source = f"""typedef {TYPES[dtype]} T;
-extern "C" __global__ void {name}({", ".join([*pointers, "int count", *periods])}) {{
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if packed:
+        shapes = [
+            f"{'Pack' if place in ('i', '%') else 'Same'}<{TYPES[kind]}>"
+            for place, kind in zip(places, types, strict=True)
+        ]
+        fetched = [f"{shape} x{k} = *({shape}*)(px{k} + {index[k]});" for k, shape in enumerate(shapes)]
+        room = [f"Pack<{stored}> y{k};" for k in range(len(results))]
+        loop = f"#pragma unroll\n  for (int j = 0; j < {PACKED}; ++j) {{"
+        kept = [f"*(Pack<{stored}>*)(py{k} + i) = y{k};" for k in range(len(results))]
+        lines = [*fetched, *room, loop, *lines, "}", *kept]
+    helpers = [FROM_HALF] * (torch.bfloat16 in (*types, made)) + [PACK] * packed
+    source = f"""typedef {"double" if made == torch.float64 else "float"} T;
+{"".join(helpers)}extern "C" __global__ void {name}({", ".join([*pointers, "int count", *periods])}) {{
+  const int i = {f"{PACKED} * " if packed else ""}(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
-  {chr(10).join([*lines, *written])}
+  {chr(10).join(lines)}
 }}
 """
     return source, name, len(results)

@@ -9,6 +9,7 @@ result is intersected with what that allows; see ``bounds._ball_box``.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +23,17 @@ from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
+from certibayes.support.arithmetic import half_convolutions
 from certibayes.support.fused import is_fused
 from certibayes.support.stacks import add_product
 
 SMALL = 1024
 """Rows up to which a GPU adds a bias faster after the product than in it. On a CPU the product takes it along: a pass
 of its own costs 2% more at 256 rows of 784 x 512, and no less at any larger number."""
+
+FEW_CHANNELS = 16
+"""Channels below which a convolution is not worth rounding to bfloat16, and its filters are better learned by patches:
+cuDNN's kernels take as long for three channels as for sixty-four."""
 
 
 def linear_interval(operation: ops.Linear, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding) -> Box:
@@ -77,7 +83,10 @@ def linear_training(
     With derivatives d and f of the output's center and radius, those of the input are d W and f |W|, and that of the
     weights is dᵀ c + s(W) * (fᵀ r), s the slope of |.|.
     """
-    box, weight, bias = boxes[0], weights["weight"], weights.get("bias")
+    weight, bias = weights["weight"], weights.get("bias")
+    # Convolutions may have made them in bfloat16.
+    stored = boxes[0].center.dtype
+    box = Box(boxes[0].center.to(weight.dtype), boxes[0].radius.to(weight.dtype))
     magnitude = rounding.magnitude(weight)
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
@@ -88,7 +97,7 @@ def linear_training(
             slopes["weight"] = add_product(slope, _outer(f, box.radius), rounding.slope(weight)) if len(f) else slope
         if "bias" in wanted.weights:
             slopes["bias"] = d.flatten(0, -2).sum(0)
-        return (Box(d @ weight, f @ magnitude),) if wanted.inputs else (), slopes
+        return (Box((d @ weight).to(stored), (f @ magnitude).to(stored)),) if wanted.inputs else (), slopes
 
     return Box(_linear(box.center, weight, bias), box.radius @ magnitude.mT), pullback
 
@@ -96,30 +105,40 @@ def linear_training(
 def conv2d_training(
     operation: ops.Conv2d, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding, wanted: Wanted
 ) -> tuple[Box, Pullback]:
-    """Bound a convolution, and differentiate, as ``linear_training`` does."""
-    box, bias = boxes[0], weights.get("bias")
-    weight, magnitude = (_filters(w, operation) for w in (weights["weight"], rounding.magnitude(weights["weight"])))
+    """Bound a convolution, and differentiate, as ``linear_training`` does.
+
+    Where convolutions may be in bfloat16, so are all values and derivatives from here to the next linear layer.
+    """
+    box, weight, bias = boxes[0], weights["weight"], weights.get("bias")
+    half = half_convolutions() and weight.is_cuda
+    # Images of few channels take little time, and their small radii stand beside centers of full size.
+    few = weight.shape[1] < FEW_CHANNELS
+    within, out = torch.bfloat16 if half and not few else weight.dtype, torch.bfloat16 if half else weight.dtype
+    center, radius = box.center.to(within), box.radius.to(within)
+    filters, magnitudes = (_filters(w, operation).to(within) for w in (weight, rounding.magnitude(weight)))
     mask = [wanted.inputs, "weight" in wanted.weights, False]
 
-    def pulled(derivative: Tensor, x: Tensor, filters: Tensor) -> tuple[Tensor, Tensor]:
+    def pulled(derivative: Tensor, x: Tensor, filters: Tensor) -> tuple[Any, Any]:
+        if few and mask == [False, True, False] and _rounds(weight):
+            return x, operation.filter_slope(derivative.to(within), x, filters)
         settings = (operation.stride, operation.padding, operation.dilation, False, (0, 0), operation.groups)
-        into, slope, _ = torch.ops.aten.convolution_backward(derivative, x, filters, None, *settings, mask)
-        return into, slope
+        into, slope, _ = torch.ops.aten.convolution_backward(derivative.to(within), x, filters, None, *settings, mask)
+        return into if into is None else into.to(box.center.dtype), slope if slope is None else slope.to(weight.dtype)
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
-        into, slope = pulled(derivative.center, box.center, weight)
+        into, slope = pulled(derivative.center, center, filters)
         into_radius = box.radius
         if len(box.radius):
-            into_radius, by_magnitude = pulled(derivative.radius, box.radius, magnitude)
+            into_radius, by_magnitude = pulled(derivative.radius, radius, magnitudes)
             if mask[1]:
                 slope = add_product(slope, by_magnitude, rounding.slope(weight))
         slopes = {"weight": slope} if mask[1] else {}
         if "bias" in wanted.weights:
-            slopes["bias"] = _channel_sum(derivative.center)
+            slopes["bias"] = _channel_sum(derivative.center).to(weight.dtype)
         return (Box(into, into_radius),) if wanted.inputs else (), slopes
 
-    radius = operation.convolve(box.radius, magnitude, None)
-    return Box(operation.convolve(box.center, weight, bias), radius), pullback
+    middle = operation.convolve(center, filters, bias if bias is None else bias.to(within))
+    return Box(middle.to(out), operation.convolve(radius, magnitudes, None).to(out)), pullback
 
 
 def _filters(weight: Tensor, operation: ops.Conv2d) -> Tensor:
@@ -128,8 +147,13 @@ def _filters(weight: Tensor, operation: ops.Conv2d) -> Tensor:
     Images and filters of a single channel have it last or not, as one likes, and cuDNN likes the order in which the
     batch norm and the convolutions that follow take twice the time.
     """
-    alike = weight.is_cuda and torch.backends.cudnn.allow_tf32 and weight.shape[1] == operation.groups == 1
+    alike = _rounds(weight) and weight.shape[1] == operation.groups == 1
     return weight.squeeze(1).unsqueeze(-1).permute(0, 3, 1, 2) if alike else weight
+
+
+def _rounds(weight: Tensor) -> bool:
+    """Tell whether products with these weights may round their factors, as in training if the user allows."""
+    return weight.is_cuda and torch.backends.cudnn.allow_tf32
 
 
 def _channel_sum(x: Tensor) -> Tensor:
