@@ -97,7 +97,7 @@ def test_one_step_written_out():
         for name, m in mean.items():
             std = torch.sqrt(0.5 / (n * curvature[name] + target.precision[name]))
             sample[name] = m + std * torch.randn(m.shape, generator=mine, dtype=m.dtype)
-        _, gradient, squares = per_example_gradients(likelihood, target.graph, sample, target.buffers, batch, noise)
+        _, gradient, squares, _ = per_example_gradients(likelihood, target.graph, sample, target.buffers, batch, noise)
         for name, m in mean.items():
             delta = target.precision[name] / n
             curvature[name] = 0.9 * curvature[name] + 0.1 * squares[name] / b

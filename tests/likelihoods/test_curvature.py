@@ -173,7 +173,7 @@ def by_loop(likelihood, case, noise):
         for name, g in one.gradient(likelihood, alone).items():
             gradient[name] += g
             squares[name] += g.square()
-    return base.Gradients(torch.cat(values), gradient, squares)
+    return base.Gradients(torch.cat(values), gradient, squares, {})
 
 
 def agree(found, expected):

@@ -2,6 +2,7 @@
 
 import torch
 
+from certibayes.inference import _kink as kink
 from certibayes.inference import _meanfield as meanfield
 from certibayes.inference import bbb, ivon, noisy_adam, sghmc, vogn
 from certibayes.support import adam, descent
@@ -16,11 +17,12 @@ NUMBERS = {
     "damping": 0.1,
     "entropy": 0.3,
 }
-NUMBERS |= {"n": 200.0, "momentum": 0.9, "friction": 0.1}
+NUMBERS |= {"halvings": 5, "n": 200.0, "momentum": 0.9, "friction": 0.1}
 FORMULAS = [
     adam.corrections,
     adam._step,
     descent._descend,
+    kink._curvature,
     meanfield._sample,
     noisy_adam._move,
     vogn._move,
@@ -39,7 +41,7 @@ def every_function(a, b, c):
         torch.sqrt(a), torch.rsqrt(a), torch.sigmoid(a), torch.nn.functional.softplus(a), torch.lerp(a, b, 0.3),
         torch.lerp(a, b, c), torch.addcmul(a, b, c, value=2.0), torch.addcdiv(a, b, c, value=-2.0),
         a + b, a - b, 1.0 - a, a * b, a / b, 2.0 / a, 2.0 + a, 2.0 * a, 0.9**a, -a, a * (a > b),
-        torch.abs(a - b), torch.neg(a), torch.relu(a - b),
+        torch.abs(a - b), torch.neg(a), torch.relu(a - b), torch.exp(a), torch.where(a > b, b, c),
         (a + 0.0).add_(b, alpha=3.0).sub_(c).mul_(b).div_(c).square_().sqrt_().rsqrt_(),
         (a + 0.0).addcmul_(b, c, value=0.1).addcdiv_(b, c).lerp_(b, 0.9),
     ]  # fmt: skip

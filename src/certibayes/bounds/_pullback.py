@@ -33,6 +33,9 @@ class Wanted(NamedTuple):
     weights: frozenset[str]
 
 
+MAGNITUDE = "|weight|"
+"""The role under which a pullback also returns the derivative with respect to |W|, where radii go through the layer."""
+
 Pullback = Callable[[Box], tuple[tuple[Box, ...], Weights]]
 """Derivatives with respect to the output -> with respect to each input, () if unwanted, and to the weights by role."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds._pullback import Pullback, TrainingRule, Wanted, points_and_centers, with_points
+from certibayes.bounds._pullback import MAGNITUDE, Pullback, TrainingRule, Wanted, points_and_centers, with_points
 from certibayes.bounds.registry import Rules, rules_for
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.networks import Graph, Node, Params
@@ -44,6 +44,7 @@ class TrainingPass:
     Attributes:
         output: centers (P + B, outputs) with the points first, and radii (B, outputs).
         uses: of the layers that are watched, by name, once ``gradient`` was called.
+        magnitudes: derivatives with respect to |W|, with which boxes widen, by parameter, once ``gradient`` was called.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TrainingPass:
     ) -> None:
         self.params, self.watched = params, watched
         self.uses: dict[str, LayerUse] = {}
+        self.magnitudes: dict[str, Tensor] = {}
         self._steps: list[tuple[Node, tuple[Box, ...], Pullback]] = []
         # Values that depend on what is differentiated: only through these do derivatives go back.
         self._reached: set[str] = set()
@@ -100,12 +102,13 @@ class TrainingPass:
             if node.name in self.watched:
                 self.uses[node.name] = LayerUse(_stored(values[0], self._dtype), _stored(outgoing, self._dtype))
             incoming, weights = pullback(outgoing)
+            if MAGNITUDE in weights:
+                _add(self.magnitudes, node.roles["weight"], weights.pop(MAGNITUDE))
             for name, part in zip(node.inputs, incoming, strict=False):
                 if name in self._reached:
                     pending[name] = _sum(pending[name], part) if name in pending else part
             for role, slope in weights.items():
-                name = node.roles[role]
-                found[name] = found[name] + slope if name in found else slope
+                _add(found, node.roles[role], slope)
         return {name: found[name] if name in found else torch.zeros_like(p) for name, p in self.params.items()}
 
 
@@ -119,6 +122,10 @@ def _together(inputs: Tensor | None, box: Box | None) -> Box:
 def _stored(box: Box, dtype: torch.dtype) -> Box:
     """Return a box in another precision: convolutions may make theirs in bfloat16."""
     return box if box.center.dtype == dtype else Box(box.center.to(dtype), box.radius.to(dtype))
+
+
+def _add(found: dict[str, Tensor], name: str, slope: Tensor) -> None:
+    found[name] = found[name] + slope if name in found else slope
 
 
 def _sum(one: Box, other: Box) -> Box:

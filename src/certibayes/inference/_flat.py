@@ -110,7 +110,15 @@ class FlatTarget(Target):
         values, gradient = super().value_and_gradient(self.layout.split(params[FLAT]), batch, noise, scale)
         return values, {FLAT: self.layout.join(gradient)}
 
+    def value_and_slopes(
+        self, params: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """See the base class."""
+        values, *slopes = super().value_and_slopes(self.layout.split(params[FLAT]), batch, noise, scale)
+        gradient, magnitudes = ({FLAT: self.layout.join(part)} for part in slopes)
+        return values, gradient, magnitudes
+
     def likelihood_gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """See the base class."""
-        values, gradient, squares = super().likelihood_gradients(self.layout.split(params[FLAT]), batch, noise)
-        return Gradients(values, {FLAT: self.layout.join(gradient)}, {FLAT: self.layout.join(squares)})
+        values, *sums = super().likelihood_gradients(self.layout.split(params[FLAT]), batch, noise)
+        return Gradients(values, *({FLAT: self.layout.join(part)} if part else {} for part in sums))

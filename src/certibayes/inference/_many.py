@@ -53,9 +53,16 @@ class ManyTarget(FlatTarget):
         losses, gradient = self._mapped(FlatTarget.mean_loss_and_gradient, (0, 0), params, batch, noise)
         return losses, gradient
 
+    def mean_loss_and_slopes(
+        self, params: Params, batch: Batch, noise: Noise
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Return the mean losses (M,), their gradients and those with respect to |w|, {FLAT: (M, P)}."""
+        losses, gradient, magnitudes = self._mapped(FlatTarget.mean_loss_and_slopes, (0, 0, 0), params, batch, noise)
+        return losses, gradient, magnitudes
+
     def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
-        """Return log-likelihoods (B, M), their summed gradients and squares {FLAT: (M, P)}."""
-        return Gradients(*self._mapped(FlatTarget.gradients, (1, 0, 0), params, batch, noise))
+        """Return log-likelihoods (B, M), their summed gradients, squares and magnitudes {FLAT: (M, P)}."""
+        return Gradients(*self._mapped(FlatTarget.gradients, (1, 0, 0, 0), params, batch, noise))
 
     def _mapped(
         self, function: Callable[..., Any], out_dims: tuple[int, ...], params: Params, batch: Batch, noise: Noise

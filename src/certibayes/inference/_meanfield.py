@@ -3,6 +3,8 @@
 With N examples, prior precision δ, temperature T and curvature h of one example's loss, the mean-field Gaussian has
 
     s² = T / (N h + δ).
+
+Where the likelihood has kinks, the curvature of these is a part of h that is kept apart; see ``inference._kink``.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from certibayes.networks import Params
 from certibayes.support.fused import fused
 
 
-def standard_deviations(target: Target, curvature: Params) -> dict[str, Tensor]:
-    """Return the standard deviation of every parameter."""
+def standard_deviations(target: Target, curvature: Params, kinks: Params) -> dict[str, Tensor]:
+    """Return the standard deviation of every parameter; ``kinks`` are the curvatures of these, if there are any."""
     return {
-        name: torch.rsqrt(_precision(h, target.precision[name], target.data_size, target.temperature))
+        name: torch.rsqrt(
+            _precision(_total(h, kinks.get(name)), target.precision[name], target.data_size, target.temperature)
+        )
         for name, h in curvature.items()
     }
 
@@ -35,15 +39,21 @@ def curvature_for_std(target: Target, params: Params, std: float) -> dict[str, T
     }
 
 
-def sample_weights(target: Target, mean: Params, curvature: Params, generator: torch.Generator) -> dict[str, Tensor]:
+def sample_weights(
+    target: Target, mean: Params, curvature: Params, kinks: Params, generator: torch.Generator
+) -> dict[str, Tensor]:
     """Draw m + s ε with one ε ~ N(0, 1) for each weight."""
     sample = {}
     for name, m in mean.items():
         normal = normal_like(m, generator)
         (sample[name],) = _sample(
-            m, normal, curvature[name], target.precision[name], target.data_size, target.temperature
+            m, normal, curvature[name], kinks.get(name), target.precision[name], target.data_size, target.temperature
         )
     return sample
+
+
+def _total(h: Any, kink: Any) -> Any:
+    return h if kink is None else h + kink
 
 
 def _precision(h: Any, precision: Any, data_size: int, temperature: Any) -> Any:
@@ -55,5 +65,7 @@ def _precision(h: Any, precision: Any, data_size: int, temperature: Any) -> Any:
 
 
 @fused
-def _sample(m: Any, normal: Any, h: Any, precision: Any, data_size: int, temperature: Any) -> tuple[Any, ...]:
-    return (normal.mul_(_precision(h, precision, data_size, temperature).rsqrt_()).add_(m),)
+def _sample(
+    m: Any, normal: Any, h: Any, kink: Any, precision: Any, data_size: int, temperature: Any
+) -> tuple[Any, ...]:
+    return (normal.mul_(_precision(_total(h, kink), precision, data_size, temperature).rsqrt_()).add_(m),)

@@ -202,6 +202,10 @@ class PartlyRandom(Algorithm[PartlyRandomState]):
         """See the base class."""
         return state._replace(inner=self.inner.collect(given(target, state.others), state.inner))
 
+    def refresh(self, target: Target, state: PartlyRandomState) -> PartlyRandomState:
+        """See the base class."""
+        return state._replace(inner=self.inner.refresh(given(target, state.others), state.inner))
+
     def mean_params(self, state: PartlyRandomState) -> dict[str, Tensor]:
         """See the base class: those of the algorithm, and the others as they are."""
         return {**state.others, **self.inner.mean_params(state.inner)}
@@ -258,6 +262,14 @@ class PartTarget(Target):
         assert self.whole is not None
         loss, gradient = self.whole.mean_loss_and_gradient({**self.others, **params}, batch, noise)
         return loss, self._put_aside(gradient)
+
+    def mean_loss_and_slopes(
+        self, params: Params, batch: Batch, noise: Noise
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """See the base class."""
+        assert self.whole is not None
+        loss, gradient, magnitudes = self.whole.mean_loss_and_slopes({**self.others, **params}, batch, noise)
+        return loss, self._put_aside(gradient), _without(self.others, magnitudes)
 
     def gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """See the base class. Squares are found for the random parameters alone, where they are needed."""

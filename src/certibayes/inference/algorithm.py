@@ -70,6 +70,10 @@ class Algorithm(Generic[State]):
     """Temperature that is taken where none is given and the likelihood depends on bounds: 1, Bayes' rule, unless the
     method's weights then vary so much that nothing can be certified."""
 
+    refresh_every: ClassVar[int] = 0
+    """Steps between two calls of ``refresh``, counted within an epoch, at whose end there is one too; 0 for none. A GPU
+    makes ten steps at a time; multiples of ten do not break these up."""
+
     elementwise: ClassVar[bool] = False
     """Whether ``update`` treats every weight alike, whatever tensor it is in: then all of them may come as one vector,
     under one name. Normal numbers are drawn by ``normal_like`` then. Stated beside ``update``; a class with an
@@ -109,6 +113,10 @@ class Algorithm(Generic[State]):
 
     def collect(self, target: Target, state: State) -> State:
         """Keep the current iterate; apart from ``update``, so that its cost falls on the steps that need it."""
+        return state
+
+    def refresh(self, target: Target, state: State) -> State:
+        """Bring up to date what changes slowly and takes time to find; elementwise where ``update`` is."""
         return state
 
     def mean_params(self, state: State) -> dict[str, Tensor]:

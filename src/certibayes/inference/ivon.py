@@ -79,7 +79,7 @@ class IVON(Algorithm[IVONState]):
     ) -> tuple[IVONState, Info]:
         """Sample weights, and move mean and curvature."""
         step = state.step + 1
-        sample = sample_weights(target, state.mean, state.hessian, generator)
+        sample = sample_weights(target, state.mean, state.hessian, {}, generator)
         loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         correction = 1 - self.betas[0] ** step
         mean, momentum, hessian = {}, {}, {}
@@ -104,7 +104,7 @@ class IVON(Algorithm[IVONState]):
 
     def standard_deviations(self, target: Target, state: IVONState) -> dict[str, Tensor]:
         """See the base class."""
-        return standard_deviations(target, state.hessian)
+        return standard_deviations(target, state.hessian, {})
 
     def finalize(self, target: Target, state: IVONState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""

@@ -7,17 +7,22 @@ After MAP training has found w*, with prior precision δ and temperature T,
 where y is drawn from the network's own prediction: F is the Fisher information, which for the standard likelihoods is
 the generalized Gauss-Newton matrix. ``fisher="empirical"`` takes the labels of the data instead. Λ is kept as its
 diagonal, or in full for the last layer alone, with all other weights fixed.
+
+Where the likelihood has kinks, their curvature is added to Λ's diagonal, under q itself; see ``inference._kink``. It is
+that of the loss with the labels of the data, which is where the weights came to rest.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._kink import PRECISE, kink_curvatures
+from certibayes.inference._meanfield import standard_deviations
 from certibayes.inference.algorithm import Sweep
 from certibayes.inference.map import MAP, MAPState
 from certibayes.inference.target import Target
@@ -27,6 +32,9 @@ from certibayes.posteriors import DiagonalGaussian, LastLayerGaussian, Posterior
 
 LARGEST = 30_000
 """Parameters of a last layer whose covariance is kept in full: in float64, 7 gigabytes of it."""
+
+SWEEPS = 2
+"""Rounds in which each weight of a last layer finds the curvature of its kink, given the others'."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,7 @@ class Laplace(MAP):
             ``"diagonal"``, over all weights.
         fisher: ``"model"`` draws labels from the network's own prediction, ``"empirical"`` takes those of the data.
         draws: labels drawn for each example (model).
+        kinks: whether the curvature of |w| counts, where the likelihood has bounds.
     """
 
     temperature_in: ClassVar[str] = "finalize"
@@ -51,6 +60,7 @@ class Laplace(MAP):
     structure: str = "last-layer"
     fisher: str = "model"
     draws: int = 1
+    kinks: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,9 +86,10 @@ class Laplace(MAP):
         labeled = (
             (self._relabeled(target, state, batch, generator), noise) for batch, noise in sweep for _ in self._passes
         )
+        slopes = self._slopes(target, state, sweep)
         if self.structure == "diagonal":
-            return self._diagonal(target, state, labeled)
-        return self._last_layer(target, state, labeled)
+            return self._diagonal(target, state, labeled, slopes)
+        return self._last_layer(target, state, labeled, slopes)
 
     @property
     def _passes(self) -> range:
@@ -91,14 +102,30 @@ class Laplace(MAP):
         drawn = target.likelihood.predicted_targets(target.graph, weights, batch.inputs, generator)
         return Batch(batch.inputs, drawn)
 
-    def _diagonal(self, target: Target, state: MAPState, labeled: Sweep) -> Posterior:
+    def _slopes(self, target: Target, state: MAPState, sweep: Sweep) -> dict[str, Tensor]:
+        """Return the derivative of the mean loss over all data with respect to |w|; empty if there are no kinks."""
+        # By constants, as all of the curvature is, where training had statistics of the batch.
+        target = replace(target, batch_norm="constant")
+        if not (self.kinks and target.kinked):
+            return {}
+        slopes = {name: torch.zeros_like(p) for name, p in state.params.items()}
+        with torch.no_grad():
+            for batch, noise in sweep:
+                found = target.value_and_slopes(state.params, batch, noise, -1.0 / target.data_size)[2]
+                slopes = {name: slope + found[name] for name, slope in slopes.items()}
+        return slopes
+
+    def _diagonal(self, target: Target, state: MAPState, labeled: Sweep, slopes: dict[str, Tensor]) -> Posterior:
         fisher = {name: torch.zeros_like(p) for name, p in state.params.items()}
+        share = 1.0 / (len(self._passes) * target.data_size)
         for batch, noise in labeled:
             squares = target.gradients(state.params, batch, noise).squares
-            fisher = {name: f + squares[name] / len(self._passes) for name, f in fisher.items()}
+            fisher = {name: torch.add(f, squares[name], alpha=share) for name, f in fisher.items()}
 
         def deviations(precision: Params) -> dict[str, Tensor]:
-            return {name: (target.temperature / (f + precision[name])).sqrt() for name, f in fisher.items()}
+            under = target.with_precision(dict(precision))
+            kinks = kink_curvatures(under, state.params, fisher, slopes, PRECISE) if slopes else {}
+            return standard_deviations(under, fisher, kinks)
 
         precision = target.precision
         if target.groups is not None:
@@ -106,7 +133,7 @@ class Laplace(MAP):
         posterior = DiagonalGaussian(target.network(), state.params, deviations(precision))
         return _with_prior(posterior, target, precision)
 
-    def _last_layer(self, target: Target, state: MAPState, labeled: Sweep) -> Posterior:
+    def _last_layer(self, target: Target, state: MAPState, labeled: Sweep, slopes: dict[str, Tensor]) -> Posterior:
         names = last_layer(target.graph)
         like = torch.cat([state.params[name].flatten() for name in names])
         # In float64: the matrix is about to be inverted.
@@ -116,11 +143,12 @@ class Laplace(MAP):
             fisher.addmm_(rows.T, rows, alpha=1.0 / len(self._passes))
 
         def factor(precision: Params) -> Tensor:
-            own = torch.cat([precision[name].expand(state.params[name].shape).flatten() for name in names])
-            # Λ = L Lᵀ, so T Λ⁻¹ = A Aᵀ with A = sqrt(T) L⁻ᵀ.
-            lower = torch.linalg.cholesky(fisher + torch.diag(own.double()))
-            identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
-            return torch.linalg.solve_triangular(lower.T, identity, upper=True) * target.temperature**0.5
+            own = torch.cat([precision[name].expand(state.params[name].shape).flatten() for name in names]).double()
+            found = _inverse_root(fisher + torch.diag(own))
+            if slopes:
+                slope = torch.cat([slopes[name].flatten() for name in names]).double()
+                found = _with_kinks(fisher + torch.diag(own), found, like.double(), slope, target)
+            return found * target.temperature**0.5
 
         def deviations(precision: Params) -> dict[str, Tensor]:
             parts = factor(precision).norm(dim=1).to(like).split([state.params[name].numel() for name in names])
@@ -138,6 +166,39 @@ def _with_prior(posterior: Posterior, target: Target, precision: Params) -> Post
     if target.groups is not None:
         posterior.prior_variances = target.groups.variances(precision)
     return posterior
+
+
+def _inverse_root(precision: Tensor) -> Tensor:
+    """Return A with A Aᵀ = Λ⁻¹: with Λ = L Lᵀ it is L⁻ᵀ."""
+    lower = torch.linalg.cholesky(precision)
+    identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+    return torch.linalg.solve_triangular(lower.T, identity, upper=True)
+
+
+def _with_kinks(precision: Tensor, root: Tensor, mean: Tensor, slope: Tensor, target: Target) -> Tensor:
+    """Return A with A Aᵀ = (Λ + diag(N k))⁻¹, k the curvature of each weight's kink under the Gaussian itself.
+
+    With the kinks of all other weights given, the variance of one weight is v / (1 + N k v), where v is its variance
+    without its own kink, which can be read off the covariance. So k solves the equation of ``inference._kink`` with
+    1 / v in the place of N h + δ, and all of them are found in a few rounds.
+
+    Args:
+        precision: Λ without kinks, (P, P).
+        root: A without kinks.
+        mean: (P,).
+        slope: derivative of the mean loss with respect to |w|, (P,).
+        target: for N and T.
+    """
+    kinks = torch.zeros_like(mean)
+    for _ in range(SWEEPS):
+        alone = 1 / root.square().sum(1) - target.data_size * kinks
+        nothing = {"": torch.zeros_like(mean)}
+        found = kink_curvatures(
+            target.with_precision(nothing), {"": mean}, {"": alone / target.data_size}, {"": slope}, PRECISE
+        )
+        kinks = found[""]
+        root = _inverse_root(precision + torch.diag(target.data_size * kinks))
+    return root
 
 
 def last_layer(graph: Graph) -> tuple[str, ...]:

@@ -241,11 +241,13 @@ class Loop:
         self.waiting.append(Step(batch, noise, rate))
         self.done.step += 1
         collects = self.algorithm.collects(self.target, self.done.step)
-        learns = self._learns_prior()
+        learns, refreshes = self._learns_prior(), self._refreshes_state()
         # A GPU makes several steps at a time; nothing waits where a checkpoint may be written, which is where no noise
         # is drawn ahead.
-        if collects or learns or not self.ahead or len(self.waiting) == TOGETHER:
+        if collects or learns or refreshes or not self.ahead or len(self.waiting) == TOGETHER:
             self._make_steps()
+        if refreshes:
+            self.state = self.algorithm.refresh(self.target, self.state)
         if learns:
             self._learn_prior()
         if collects:
@@ -262,6 +264,10 @@ class Loop:
                 self.state, self.info = self.algorithm.update(self.target, state, batch, noise, self.generator)
                 self.losses.append(self.info["loss"])
         self.waiting.clear()
+
+    def _refreshes_state(self) -> bool:
+        every = self.algorithm.refresh_every
+        return every > 0 and self.done.step % self.source.steps % every == 0
 
     def _learns_prior(self) -> bool:
         """Tell whether variances of the prior are to be learned now."""

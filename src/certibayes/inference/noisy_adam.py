@@ -7,6 +7,8 @@ precision δ, temperature T, and the mean gradient g of the loss over a batch of
     m ← m - lr v / (1 - β₁ᵗ) / (f + δ/N + damping),
     s² = T / (N f + δ).
 
+Where the likelihood has kinks, the curvature k of these joins f in both; see ``inference._kink``.
+
 f estimates the Fisher information of one example. The square of a batch's mean gradient is 1/B of that where gradients
 average out, as they do near an optimum, so it is multiplied by B; with B = 1 it is the paper's formula to the letter.
 The second moment f and the standard deviation s are different things and are kept apart.
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._kink import PRECISE, kink_curvatures
 from certibayes.inference._meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
@@ -31,11 +34,17 @@ from certibayes.support.fused import fused
 
 
 class NoisyAdamState(NamedTuple):
-    """State of NoisyAdam; everything but the last two has the shape of the parameters."""
+    """State of NoisyAdam; everything but the last two has the shape of the parameters.
+
+    Where there are no kinks, ``slopes``, the running mean of the loss's derivative with respect to |w|, and ``kinks``,
+    their curvature, are empty.
+    """
 
     mean: dict[str, Tensor]
     momentum: dict[str, Tensor]
     fisher: dict[str, Tensor]
+    slopes: dict[str, Tensor]
+    kinks: dict[str, Tensor]
     step: Tensor
     lr: Tensor
 
@@ -49,16 +58,20 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         betas: decay of momentum and Fisher information.
         damping: added to the denominator of the step, not to the precision ("extrinsic damping").
         initial_std: standard deviation to start from.
+        kinks: whether the curvature of |w| counts, where the likelihood has bounds. Without it weights near 0 are far
+            too wide for these, as in the paper's algorithm.
     """
 
     elementwise: ClassVar[bool] = True
     learns_prior_in: ClassVar[str] = "update"
     robust_temperature: ClassVar[float] = 0.01
+    refresh_every: ClassVar[int] = 20
 
     lr: float = 0.01
     betas: tuple[float, float] = (0.9, 0.99)
     damping: float = 0.0
     initial_std: float = 0.01
+    kinks: bool = True
 
     def __post_init__(self) -> None:
         require_rates(self.lr, self.betas)
@@ -70,15 +83,21 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
         fisher = curvature_for_std(target, params, self.initial_std)
-        return NoisyAdamState(dict(params), zeros, fisher, like.new_zeros(()), like.new_full((), self.lr))
+        none = zeros if self.kinks and target.kinked else {}
+        return NoisyAdamState(dict(params), zeros, fisher, none, none, like.new_zeros(()), like.new_full((), self.lr))
 
     def update(
         self, target: Target, state: NoisyAdamState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[NoisyAdamState, Info]:
         """Sample weights, and move mean and Fisher information."""
         step = state.step + 1
-        sample = sample_weights(target, state.mean, state.fisher, generator)
-        loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
+        sample = sample_weights(target, state.mean, state.fisher, state.kinks, generator)
+        slopes: dict[str, Tensor] = {}
+        if state.slopes:
+            loss, gradient, found = target.mean_loss_and_slopes(sample, batch, noise)
+            slopes = {name: torch.lerp(slope, state.slopes[name], self.betas[1]) for name, slope in found.items()}
+        else:
+            loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
         rate = state.lr / (1 - self.betas[0] ** step)
         mean, momentum, fisher = {}, {}, {}
         for name, m in state.mean.items():
@@ -86,6 +105,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
                 m,
                 state.momentum[name],
                 state.fisher[name],
+                state.kinks.get(name),
                 gradient[name],
                 sample[name],
                 target.prior[name],
@@ -94,7 +114,13 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
                 len(batch.inputs),
                 self.damping,
             )
-        return NoisyAdamState(mean, momentum, fisher, step, state.lr), {"loss": loss}
+        return NoisyAdamState(mean, momentum, fisher, slopes, state.kinks, step, state.lr), {"loss": loss}
+
+    def refresh(self, target: Target, state: NoisyAdamState) -> NoisyAdamState:
+        """See the base class: the curvature of the kinks."""
+        if not state.slopes:
+            return state
+        return state._replace(kinks=kink_curvatures(target, state.mean, state.fisher, state.slopes))
 
     def mean_params(self, state: NoisyAdamState) -> dict[str, Tensor]:
         """See the base class: the mean."""
@@ -102,17 +128,22 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
 
     def standard_deviations(self, target: Target, state: NoisyAdamState) -> dict[str, Tensor]:
         """See the base class."""
-        return standard_deviations(target, state.fisher)
+        return standard_deviations(target, state.fisher, state.kinks)
 
     def finalize(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
+        if state.slopes:
+            kinks = kink_curvatures(target, state.mean, state.fisher, state.slopes, PRECISE)
+            state = state._replace(kinks=kinks)
         return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 
 @fused
 def _move(  # noqa: PLR0913 - a formula
-    m: Any, v: Any, f: Any, g: Any, w: Any, prior: Any, rate: Any, beta1: float, beta2: float, size: int, damping: float
-) -> tuple[Any, ...]:
+    m: Any, v: Any, f: Any, kink: Any, g: Any, w: Any, prior: Any, rate: Any, beta1: float, beta2: float, size: int,
+    damping: float,
+) -> tuple[Any, ...]:  # fmt: skip
     f = (f * beta2).addcmul_(g, g, value=(1 - beta2) * size)
     v = torch.lerp(torch.addcmul(g, w, prior), v, beta1)
-    return torch.addcdiv(m, v * rate, f + (prior + damping), value=-1), v, f
+    precision = f + (prior + damping)
+    return torch.addcdiv(m, v * rate, precision if kink is None else precision + kink, value=-1), v, f

@@ -96,6 +96,30 @@ class Target:
         """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum."""
         return self.likelihood.value_and_grad(self._training_graph, params, self.buffers, batch, noise, scale)
 
+    @cached_property
+    def kinked(self) -> bool:
+        """Whether the likelihood has kinks at w = 0 that ``mean_loss_and_slopes`` and ``gradients`` tell of."""
+        return not self.likelihood.kinks(self._training_graph).isdisjoint(self.precision)
+
+    def mean_loss_and_slopes(
+        self, params: Params, batch: Batch, noise: Noise
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Return what ``mean_loss_and_gradient`` does, and the gradient of the loss with respect to |w|.
+
+        The latter is that of the likelihood alone, 0 for parameters without kinks.
+        """
+        values, gradient, magnitudes = self.value_and_slopes(params, batch, noise, -1.0 / len(batch.inputs))
+        return -values.mean(), self._regularized(gradient, params, batch, noise), magnitudes
+
+    def value_and_slopes(
+        self, params: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Return what ``value_and_gradient`` does, and the same gradient with respect to |w|."""
+        values, gradient, magnitudes = self.likelihood.value_and_slopes(
+            self._training_graph, params, self.buffers, batch, noise, scale
+        )
+        return values, gradient, _with_zeros(magnitudes, params)
+
     def _regularized(
         self, gradient: dict[str, Tensor], params: Params, batch: Batch, noise: Noise
     ) -> dict[str, Tensor]:
@@ -163,9 +187,15 @@ class Target:
         return found._replace(gradient={name: g * -size for name, g in mean.items()})
 
     def likelihood_gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
-        """Return the same of the likelihood alone."""
-        return self.likelihood.value_grad_and_squares(self.graph, params, self.buffers, batch, noise)
+        """Return the same of the likelihood alone; where that has kinks, ``magnitudes`` are those of all parameters."""
+        found = self.likelihood.value_grad_and_squares(self.graph, params, self.buffers, batch, noise)
+        return found._replace(magnitudes=_with_zeros(found.magnitudes, params) if found.magnitudes else {})
 
     def network(self) -> Network:
         """Return graph and buffers in the form posteriors take."""
         return Network(self.graph, {}, self.buffers)
+
+
+def _with_zeros(magnitudes: dict[str, Tensor], params: Params) -> dict[str, Tensor]:
+    """Return an entry for every parameter."""
+    return {name: magnitudes[name] if name in magnitudes else torch.zeros_like(p) for name, p in params.items()}

@@ -7,6 +7,8 @@ temperature T and the mean h of squared per-example gradients (the Gauss-Newton 
     m ← m - lr g̃ / (1 - β₁ᵗ) / (h̄ + δ/N),
     s² = T / (N h̄ + δ).
 
+Where the likelihood has kinks, the curvature k of these joins h̄ in both; see ``inference._kink``.
+
 The squares are per example, h = 1/B Σ_b (∇ℓ_b)², not the square of the mean gradient.
 """
 
@@ -19,6 +21,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
+from certibayes.inference._kink import PRECISE, kink_curvatures
 from certibayes.inference._meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
@@ -29,11 +32,17 @@ from certibayes.support.fused import fused
 
 
 class VOGNState(NamedTuple):
-    """State of VOGN; everything but the last two has the shape of the parameters."""
+    """State of VOGN; everything but the last two has the shape of the parameters.
+
+    Where there are no kinks, ``slopes``, the running mean of the loss's derivative with respect to |w|, and ``kinks``,
+    their curvature, are empty.
+    """
 
     mean: dict[str, Tensor]
     momentum: dict[str, Tensor]
     curvature: dict[str, Tensor]
+    slopes: dict[str, Tensor]
+    kinks: dict[str, Tensor]
     step: Tensor
     lr: Tensor
 
@@ -47,16 +56,20 @@ class VOGN(Algorithm[VOGNState]):
         betas: decay of momentum and curvature.
         initial_std: standard deviation to start from; small, since uncertain weights make every interval wide. It only
             sets the initial curvature, which is learned from then on.
+        kinks: whether the curvature of |w| counts, where the likelihood has bounds. Without it weights near 0 are far
+            too wide for these, as in the paper's algorithm.
     """
 
     elementwise: ClassVar[bool] = True
     learns_prior_in: ClassVar[str] = "update"
     per_example: ClassVar[bool] = True
     robust_temperature: ClassVar[float] = 0.01
+    refresh_every: ClassVar[int] = 20
 
     lr: float = 0.003
     betas: tuple[float, float] = (0.9, 0.99)
     initial_std: float = 0.01
+    kinks: bool = True
 
     def __post_init__(self) -> None:
         require_rates(self.lr, self.betas)
@@ -68,15 +81,22 @@ class VOGN(Algorithm[VOGNState]):
         curvature = curvature_for_std(target, params, self.initial_std)
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
-        return VOGNState(dict(params), zeros, curvature, like.new_zeros(()), like.new_full((), self.lr))
+        none = zeros if self.kinks and target.kinked else {}
+        return VOGNState(dict(params), zeros, curvature, none, none, like.new_zeros(()), like.new_full((), self.lr))
 
     def update(
         self, target: Target, state: VOGNState, batch: Batch, noise: Noise, generator: torch.Generator
     ) -> tuple[VOGNState, Info]:
         """Sample weights, and move mean and curvature."""
         step = state.step + 1
-        sample = sample_weights(target, state.mean, state.curvature, generator)
-        values, gradient, squares = target.gradients(sample, batch, noise)
+        sample = sample_weights(target, state.mean, state.curvature, state.kinks, generator)
+        values, gradient, squares, magnitudes = target.gradients(sample, batch, noise)
+        # Gradients are of the log-likelihood; the loss is its negative.
+        weight = (self.betas[1] - 1) / len(batch.inputs)
+        slopes = {
+            name: torch.add(self.betas[1] * slope, magnitudes[name], alpha=weight)
+            for name, slope in state.slopes.items()
+        }
         rate = state.lr / (1 - self.betas[0] ** step)
         mean, momentum, curvature = {}, {}, {}
         for name, m in state.mean.items():
@@ -84,6 +104,7 @@ class VOGN(Algorithm[VOGNState]):
                 m,
                 state.momentum[name],
                 state.curvature[name],
+                state.kinks.get(name),
                 gradient[name],
                 squares[name],
                 target.prior[name],
@@ -91,7 +112,14 @@ class VOGN(Algorithm[VOGNState]):
                 *self.betas,
                 len(batch.inputs),
             )
-        return VOGNState(mean, momentum, curvature, step, state.lr), {"loss": -values.mean(0)}
+        state = VOGNState(mean, momentum, curvature, slopes, state.kinks, step, state.lr)
+        return state, {"loss": -values.mean(0)}
+
+    def refresh(self, target: Target, state: VOGNState) -> VOGNState:
+        """See the base class: the curvature of the kinks."""
+        if not state.slopes:
+            return state
+        return state._replace(kinks=kink_curvatures(target, state.mean, state.curvature, state.slopes))
 
     def mean_params(self, state: VOGNState) -> dict[str, Tensor]:
         """See the base class: the mean."""
@@ -99,18 +127,32 @@ class VOGN(Algorithm[VOGNState]):
 
     def standard_deviations(self, target: Target, state: VOGNState) -> dict[str, Tensor]:
         """See the base class."""
-        return standard_deviations(target, state.curvature)
+        return standard_deviations(target, state.curvature, state.kinks)
 
     def finalize(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
+        if state.slopes:
+            kinks = kink_curvatures(target, state.mean, state.curvature, state.slopes, PRECISE)
+            state = state._replace(kinks=kinks)
         return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 
 @fused
 def _move(  # noqa: PLR0913 - a formula
-    m: Any, v: Any, h: Any, g: Any, squares: Any, prior: Any, rate: Any, beta1: float, beta2: float, size: int
+    m: Any,
+    v: Any,
+    h: Any,
+    kink: Any,
+    g: Any,
+    squares: Any,
+    prior: Any,
+    rate: Any,
+    beta1: float,
+    beta2: float,
+    size: int,
 ) -> tuple[Any, ...]:
     # Gradients are of the log-likelihood; the loss is its negative.
     v = torch.lerp((m * prior).sub_(g, alpha=1 / size), v, beta1)
     h = (h * beta2).add_(squares, alpha=(1 - beta2) / size)
-    return torch.addcdiv(m, v * rate, h + prior, value=-1), v, h
+    precision = h + prior
+    return torch.addcdiv(m, v * rate, precision if kink is None else precision + kink, value=-1), v, h

@@ -79,6 +79,7 @@ def closed_form_gradients(
     both = inputs is not None and box is not None
     gradient: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
+    magnitudes: dict[str, Tensor] = {}
     for node in layers:
         plain, radius = _split(passes.uses.pop(node.name), 2 if both else 1)
         weight, bias = node.roles["weight"], node.roles.get("bias")
@@ -88,14 +89,16 @@ def closed_form_gradients(
                 sums = _convolution_sums(node.operation, params[weight], plain, radius, factor)
             else:
                 sums = _linear_sums(plain, radius, factor)
-            gradient[weight], squares[weight] = sums
+            gradient[weight], squares[weight] = sums[:2]
+            if sums[2] is not None:
+                magnitudes[weight] = sums[2]
         if bias is not None and bias in params:
             # Not a sum over two, for which a GPU has no fast way.
             total = plain.derivative[0] + plain.derivative[1] if both else plain.derivative[0]
             total = total.flatten(2).sum(-1) if total.dim() > 2 else total
             gradient[bias] = total.sum(0)
             squares[bias] = total.square().sum(0)
-    return Gradients(values, gradient, squares)
+    return Gradients(values, gradient, squares, magnitudes)
 
 
 def _split(use: LayerUse, plain: int) -> tuple[_Use, _Use | None]:
@@ -105,8 +108,12 @@ def _split(use: LayerUse, plain: int) -> tuple[_Use, _Use | None]:
     return centers, _Use(derivative.radius[None], value.radius[None]) if len(value.radius) else None
 
 
-def _linear_sums(plain: _Use, radius: _Use | None, factor: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the sum and the sum of squares of the per-example gradients of a weight matrix (m, n), multiplied out.
+_Sums = tuple[Tensor, Tensor, Tensor | None]
+"""Sum and sum of squares of the per-example gradients, and the sum of those with respect to |W|, if it is used."""
+
+
+def _linear_sums(plain: _Use, radius: _Use | None, factor: Tensor | None) -> _Sums:
+    """Return the sums of a weight matrix (m, n), multiplied out.
 
     Args:
         plain: its uses at points and centers.
@@ -119,10 +126,11 @@ def _linear_sums(plain: _Use, radius: _Use | None, factor: Tensor | None) -> tup
         terms = _Use(_with_cross_term(plain.derivative, 2.0), _with_cross_term(plain.value, 1.0))
     gradient, squares = _outer(plain), _outer(terms)
     if radius is None or factor is None:
-        return gradient, squares
+        return gradient, squares, None
     # 2 s C + s² R = 2 s (C + s R / 2), with C the cross terms.
     crossed = add_product(_outer(_product(plain, radius)), factor, _outer(_product(radius, radius)), 0.5)
-    return add_product(gradient, factor, _outer(radius)), add_product(squares, factor, crossed, 2.0)
+    by_magnitude = _outer(radius)
+    return add_product(gradient, factor, by_magnitude), add_product(squares, factor, crossed, 2.0), by_magnitude
 
 
 def _with_cross_term(pair: Tensor, factor: float) -> Tensor:
@@ -150,22 +158,25 @@ def _product(one: _Use, other: _Use) -> _Use:
 
 def _convolution_sums(
     operation: Conv2d, weight: Tensor, plain: _Use, radius: _Use | None, factor: Tensor | None
-) -> tuple[Tensor, Tensor]:
+) -> _Sums:
     """Write down the gradients of filters (O, C / groups, kh, kw), a chunk of examples at a time."""
     _, batch_size, *shape = plain.derivative.shape
     patches = weight[0].numel() * operation.groups * math.prod(shape[1:])
     # Many pixels make the patches of one use large, many channels the gradients of two.
     size = max(1, CHUNK // max(patches, 2 * weight.numel()))
     gradient, squares = torch.zeros_like(weight), torch.zeros_like(weight)
+    magnitudes = torch.zeros_like(weight)
     for start in range(0, batch_size, size):
         chunk = slice(start, start + size)
         each = _filter_gradients(operation, weight, plain, chunk)
         if radius is not None and factor is not None:
+            by_magnitude = _filter_gradients(operation, weight, radius, chunk)
+            magnitudes += by_magnitude.sum(0)
             # Not addcmul_ and square_, which vmap does model by model.
-            each.add_(_filter_gradients(operation, weight, radius, chunk).mul_(factor))
+            each.add_(by_magnitude.mul_(factor))
         gradient += each.sum(0)
         squares += each.mul_(each).sum(0)
-    return gradient, squares
+    return gradient, squares, None if radius is None else magnitudes
 
 
 def _filter_gradients(operation: Conv2d, weight: Tensor, use: _Use, chunk: slice) -> Tensor:

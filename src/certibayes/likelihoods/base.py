@@ -58,11 +58,13 @@ class Gradients(NamedTuple):
         values: log-likelihood of each example, (B,).
         gradient: sum of the per-example gradients, by parameter.
         squares: sum of the squares of the per-example gradients, by parameter.
+        magnitudes: sum of the gradients with respect to |w|, of the parameters in ``Likelihood.kinks``.
     """
 
     values: Tensor
     gradient: dict[str, Tensor]
     squares: dict[str, Tensor]
+    magnitudes: dict[str, Tensor]
 
 
 class Likelihood:
@@ -187,6 +189,19 @@ class Likelihood:
         gradient, values = torch.func.grad(total, has_aux=True)(dict(params))
         return values, gradient
 
+    def kinks(self, graph: Graph) -> frozenset[str]:
+        """Return the parameters that also enter by |w|, of which gradients with respect to |w| are known.
+
+        At w = 0 such a likelihood has a kink, which no squared gradient sees; see ``inference._kink``.
+        """
+        return frozenset()
+
+    def value_and_slopes(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """Return what ``value_and_grad`` does, and the gradient with respect to |w| of the parameters in ``kinks``."""
+        return *self.value_and_grad(graph, params, buffers, batch, noise, scale), {}
+
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
@@ -237,4 +252,5 @@ def per_example_gradients(
         values.detach(),
         {name: g.sum(0) for name, g in gradients.items()},
         {name: g.square().sum(0) for name, g in gradients.items()},
+        {},
     )

@@ -26,6 +26,7 @@ from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
 from certibayes.likelihoods.ramp import LinearRamp, Ramp
 from certibayes.networks import Graph, Network, Params
 from certibayes.networks.batch_norm import clean_pass, normalizes_by_batch
+from certibayes.networks.operations import Conv2d, Linear
 from certibayes.regions import Domain, InputRegion, as_domain, as_radius, domain_to_json, require_domain
 
 
@@ -137,13 +138,44 @@ class RobustLikelihood(Likelihood):
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See the base class; with passes whose derivatives are written out where one box is propagated."""
+        found = self.written_out(graph, params, buffers, batch, noise, scale)
+        return super().value_and_grad(graph, params, buffers, batch, noise, scale) if found is None else found[:2]
+
+    def value_and_slopes(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
+        """See the base class."""
+        found = self.written_out(graph, params, buffers, batch, noise, scale)
+        return super().value_and_slopes(graph, params, buffers, batch, noise, scale) if found is None else found
+
+    def written_out(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]] | None:
+        """Return what ``value_and_slopes`` does by passes whose derivatives are written out; None without such."""
         # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
         hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
         if hidden or not self._is_one_box(noise):
-            return super().value_and_grad(graph, params, buffers, batch, noise, scale)
+            return None
         passes = TrainingPass(graph, params, buffers, *self._sent(graph, {**buffers, **params}, batch, noise))
         values, derivative = self.log_p_and_derivative(passes.output, batch.targets, noise.log_weights, scale)
-        return values, passes.gradient(derivative)
+        return values, passes.gradient(derivative), passes.magnitudes
+
+    def kinks(self, graph: Graph) -> frozenset[str]:
+        """See the base class: all weights through which the one box goes, unless |w| is smoothed.
+
+        Where margins fold the last layer in, its kinks are where the weights of two classes are equal; they are not
+        among these.
+        """
+        nodes, rounding = graph.nodes, self.adversary.box_rounding
+        if rounding is None and isinstance(nodes[-1].operation, Linear):
+            nodes, rounding = graph.body.nodes, self.adversary.margin_rounding
+        one_box = isinstance(self.p_eps, TwoPoint) and self.p_eps.clean < 1.0
+        hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
+        own = self.keeps(RobustLikelihood, "log_likelihood", "passes", "kinks")
+        if rounding is None or rounding.smoothing or hidden or not (one_box and own):
+            return frozenset()
+        layers = [node for node in nodes if isinstance(node.operation, (Conv2d, Linear))]
+        return frozenset(node.roles["weight"] for node in layers) & frozenset(graph.parameters)
 
     def _is_one_box(self, noise: Noise) -> bool:
         """Tell whether the passes are those of at most one box and of the inputs themselves, and no others."""
@@ -184,7 +216,11 @@ class RobustLikelihood(Likelihood):
     ) -> Gradients:
         """See the base class; in closed form where layers have one and at most one box is propagated."""
         if not (applies_to(graph) and self._is_one_box(noise)):
-            return super().value_grad_and_squares(graph, params, buffers, batch, noise)
+            found = super().value_grad_and_squares(graph, params, buffers, batch, noise)
+            if self.kinks(graph).isdisjoint(params):
+                return found
+            magnitudes = self.value_and_slopes(graph, params, buffers, batch, noise, 1.0)[2]
+            return found._replace(magnitudes=magnitudes)
 
         def head(outputs: Box) -> tuple[Tensor, Box]:
             return self.log_p_and_derivative(outputs, batch.targets, noise.log_weights, 1.0)

@@ -110,13 +110,13 @@ class RobustCategorical(RobustLikelihood):
         rivals = worst.masked_fill(is_label, -torch.inf).amax(-1)
         return worst.gather(-1, targets[:, None]).squeeze(-1) > rivals
 
-    def value_and_grad(
+    def written_out(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]] | None:
         """See the base class; where margins fold the last layer in, the passes that are written out end before it."""
         last, rounding = graph.nodes[-1], self.adversary.margin_rounding
         if rounding is None or not self._ends_in_margins(graph, noise):
-            return super().value_and_grad(graph, params, buffers, batch, noise, scale)
+            return super().written_out(graph, params, buffers, batch, noise, scale)
         tensors, targets = {**buffers, **params}, batch.targets
         weighs = self.p_eps.clean > 0.0
         # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
@@ -135,7 +135,8 @@ class RobustCategorical(RobustLikelihood):
         values, pull, *_ = torch.func.vjp(head, own, passes.output.center, passes.output.radius)
         slopes, center, radius = pull(torch.full_like(values, scale))
         gradient = passes.gradient(Box(center, radius))
-        return values, {name: g + slopes[name] if name in slopes else g for name, g in gradient.items()}
+        gradient = {name: g + slopes[name] if name in slopes else g for name, g in gradient.items()}
+        return values, gradient, passes.magnitudes
 
     def _ends_in_margins(self, graph: Graph, noise: Noise) -> bool:
         """Tell whether the passes are those of one box up to a linear last layer, and of the inputs themselves."""

@@ -59,6 +59,8 @@ FUNCTIONS = {
     "neg": "-{0}",
     # Written so that NaN stays what it is.
     "relu": "{0} < T(0) ? T(0) : {0}",
+    "where": "{0} != T(0) ? {1} : {2}",
+    "exp": "exp({0})",
     "sqrt": "sqrt({0})",
     "rsqrt": "rsqrt({0})",
     "sigmoid": "T(1) / (T(1) + exp(-{0}))",

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds._ball_box import intersect_affine
-from certibayes.bounds._pullback import Pullback, Wanted
+from certibayes.bounds._pullback import MAGNITUDE, Pullback, Wanted
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
 from certibayes.networks import operations as ops
@@ -93,8 +93,10 @@ def linear_training(
         d, f = derivative.center, derivative.radius
         slopes = {}
         if "weight" in wanted.weights:
-            slope = _outer(d, box.center)
-            slopes["weight"] = add_product(slope, _outer(f, box.radius), rounding.slope(weight)) if len(f) else slope
+            slopes["weight"] = _outer(d, box.center)
+            if len(f):
+                slopes[MAGNITUDE] = _outer(f, box.radius)
+                slopes["weight"] = add_product(slopes["weight"], slopes[MAGNITUDE], rounding.slope(weight))
         if "bias" in wanted.weights:
             slopes["bias"] = d.flatten(0, -2).sum(0)
         return (Box((d @ weight).to(stored), (f @ magnitude).to(stored)),) if wanted.inputs else (), slopes
@@ -127,12 +129,11 @@ def conv2d_training(
 
     def pullback(derivative: Box) -> tuple[tuple[Box, ...], Weights]:
         into, slope = pulled(derivative.center, center, filters)
-        into_radius = box.radius
+        into_radius, slopes = box.radius, {"weight": slope} if mask[1] else {}
         if len(box.radius):
             into_radius, by_magnitude = pulled(derivative.radius, radius, magnitudes)
             if mask[1]:
-                slope = add_product(slope, by_magnitude, rounding.slope(weight))
-        slopes = {"weight": slope} if mask[1] else {}
+                slopes |= {"weight": add_product(slope, by_magnitude, rounding.slope(weight)), MAGNITUDE: by_magnitude}
         if "bias" in wanted.weights:
             slopes["bias"] = _channel_sum(derivative.center).to(weight.dtype)
         return (Box(into, into_radius),) if wanted.inputs else (), slopes
