@@ -68,6 +68,7 @@ from certibayes.likelihoods import (
 )
 from certibayes.posteriors import (
     DiagonalGaussian,
+    GaussianMixture,
     LastLayerGaussian,
     LowRankGaussian,
     Point,
@@ -108,6 +109,7 @@ __all__ = [
     "Evidence",
     "ExpIBP",
     "Exponential",
+    "GaussianMixture",
     "GaussianPrior",
     "Joint",
     "Laplace",
