@@ -16,7 +16,7 @@ from rich.text import Text
 from certibayes import data
 from certibayes.bounds import registered
 from certibayes.cli.options import DataDir, JsonOption, run_directory
-from certibayes.cli.terminal import console, error_handler, print_json
+from certibayes.cli.terminal import console, error_handler, print_json, strict
 from certibayes.errors import CertibayesError, InvalidInput
 from certibayes.evaluation import diagnose
 from certibayes.experiments import ALGORITHMS, LIKELIHOODS, load_run
@@ -48,7 +48,7 @@ def info_command(
         record = _installation() if run is None else _run(run, data_dir)
         diagnostics = record.pop("diagnostics", None)
         if as_json:
-            print_json(record if diagnostics is None else {**record, "diagnostics": _strict(diagnostics)})
+            print_json(record if diagnostics is None else {**record, "diagnostics": strict(diagnostics)})
             return
         sampler = record.pop("sampler", None)
         console.print(_pairs(record))
@@ -174,10 +174,3 @@ def _counted(number: int, what: str) -> str:
 
 def _number(value: float | None, spec: str) -> str:
     return "unknown" if value is None else "∞" if math.isinf(value) else format(value, spec)
-
-
-def _strict(value: Any) -> Any:
-    """Write infinity as the word "inf": JSON has no such number, and strict readers refuse the output."""
-    if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
