@@ -31,7 +31,7 @@ components on MNIST. The ELBO hardly sees what a mixture is good for; held-out l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -41,11 +41,12 @@ from torch import Tensor
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput
 from certibayes.evaluation._divergence import Gaussian, information_about_component, kl_divergence
+from certibayes.evaluation._model import learned_variances, one_model, prior_variances, random_parameters
 from certibayes.inference import GaussianPrior
 from certibayes.likelihoods import Batch, Categorical, Likelihood, Noise, RobustGaussian, likelihood_from
-from certibayes.networks.batch_norm import CONSTANT, follows_data
 from certibayes.posteriors import DiagonalGaussian, GaussianMixture, LastLayerGaussian, Posterior
 from certibayes.support.checks import require_finite, whole_number
+from certibayes.support.devices import find_device
 from certibayes.support.seeds import derived_seed
 from certibayes.support.stacks import count, map_samples
 from certibayes.support.tensors import as_tensor
@@ -114,6 +115,7 @@ def elbo(
     prior: GaussianPrior | None = None,
     samples: int = 32,
     seed: int = 0,
+    device: str | torch.device | None = None,
 ) -> Evidence:
     """Bound the evidence of the model that a Gaussian posterior belongs to, at full radius.
 
@@ -125,22 +127,25 @@ def elbo(
         prior: the posterior's own by default, with the variances that were learned.
         samples: of the posterior; the error is found from how they differ. A mixture has at least two of each.
         seed: of the samples.
+        device: where likelihoods are computed, by default where the posterior is.
 
     Raises:
         InvalidInput: the posterior is no Gaussian, does not say its prior or likelihood, or the data are others.
     """
     samples = whole_number(samples, "samples", smallest=2)
     if isinstance(posterior, GaussianMixture):
-        return _elbo_of_mixture(posterior, data, _likelihood(posterior, likelihood), prior, samples, seed)
+        return _elbo_of_mixture(
+            posterior, data, _likelihood(posterior, likelihood), samples, prior=prior, seed=seed, device=device
+        )
     if not isinstance(posterior, (DiagonalGaussian, LastLayerGaussian)):
         raise InvalidInput(
             f"the ELBO is that of a Gaussian over weights, and a {type(posterior).__name__} has no density to compare "
             "with the prior's. Take the posterior of VOGN, NoisyAdam, BBB, IVON, SWAG or Laplace."
         )
     chosen = _likelihood(posterior, likelihood)
-    batch = _data(posterior, data)
+    batch = _data(posterior, data, device)
     chosen.validate(posterior.graph, batch)
-    names = _random(posterior)
+    names = random_parameters(posterior)
     kl = kl_divergence(posterior, names, prior_variances(posterior, prior))
     values = _log_likelihoods(posterior, chosen, batch, samples, seed)
     return Evidence(
@@ -149,7 +154,7 @@ def elbo(
         float(values.std() / math.sqrt(samples)),
         len(batch.inputs),
         samples,
-        0 if prior is not None else _learned(posterior),
+        0 if prior is not None else learned_variances(posterior),
         chosen.describe(),
         names,
         sum(posterior.mean[name].numel() for name in names),
@@ -157,25 +162,40 @@ def elbo(
 
 
 def _elbo_of_mixture(
-    mixture: GaussianMixture, data: Any, likelihood: Likelihood, prior: GaussianPrior | None, samples: int, seed: int
+    mixture: GaussianMixture,
+    data: Any,
+    likelihood: Likelihood,
+    samples: int,
+    *,
+    prior: GaussianPrior | None,
+    seed: int,
+    device: str | torch.device | None,
 ) -> Evidence:
     """Bound the evidence by the bounds of the components, each from samples of its own."""
     parts, weights, turns = mixture.components, mixture.weights.tolist(), mixture.turns(samples)
-    names = _random(parts[0])
-    if any(_random(part) != names for part in parts):
+    names = random_parameters(parts[0])
+    if any(random_parameters(part) != names for part in parts):
         raise InvalidInput(
             "the components of the mixture differ in which parameters are random, so that no prior has a density for "
             "all of them. Mix posteriors of one kind."
         )
     found = [
-        elbo(part, data, likelihood=likelihood, prior=prior, samples=max(2, turns.count(k)), seed=derived_seed(seed, k))
+        elbo(
+            part,
+            data,
+            likelihood=likelihood,
+            prior=prior,
+            samples=max(2, turns.count(k)),
+            seed=derived_seed(seed, k),
+            device=device,
+        )
         for k, part in enumerate(parts)
     ]
 
     def mean(values: Iterable[float]) -> float:
         return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
-    together = _one_model(parts, prior)
+    together = one_model(parts, prior)
     kl = mean(part.kl for part in found)
     if together and math.isfinite(kl):
         kl -= information_about_component(parts, mixture.weights, names) / found[0].examples
@@ -191,31 +211,13 @@ def _elbo_of_mixture(
     )
 
 
-def _one_model(parts: Sequence[Gaussian], prior: GaussianPrior | None) -> bool:
-    """Tell whether all components have one prior, and the same constants."""
-    constants = [{**_constants(part), **prior_variances(part, prior)} for part in parts]
-    return all(
-        one.keys() == constants[0].keys()
-        and all(torch.equal(tensor.cpu(), constants[0][name].cpu()) for name, tensor in one.items())
-        for one in constants
-    )
-
-
-def _constants(part: Gaussian) -> dict[str, Tensor]:
-    """Return what a component fixes; not batch norm statistics where those follow the weights that are drawn."""
-    varies, graph = set(_random(part)), part.graph
-    if part.statistics_vary:
-        varies |= {node.roles[role] for node in graph.nodes if follows_data(graph, node) for role in CONSTANT}
-    fixed = {**part.mean, **part.buffers}
-    return {f"fixed:{name}": tensor for name, tensor in fixed.items() if name not in varies}
-
-
 def _log_likelihoods(posterior: Posterior, likelihood: Likelihood, batch: Batch, samples: int, seed: int) -> Tensor:
     """Return the mean log-likelihood of an example under each sample, (S,)."""
     if posterior.statistics_vary:
         drawn = dict(posterior.predictor(samples, seed, data=batch.inputs).samples)
     else:
         drawn = posterior.sample(samples, torch.Generator().manual_seed(derived_seed(seed, "evidence")))
+    drawn = {name: tensor.to(batch.inputs.device) for name, tensor in drawn.items()}
     generator = torch.Generator().manual_seed(derived_seed(seed, "evidence noise"))
     total = torch.zeros(count(drawn), dtype=torch.float64)
     for part in zip(batch.inputs.split(AT_ONCE), batch.targets.split(AT_ONCE), strict=True):
@@ -251,7 +253,7 @@ def _likelihood(posterior: Posterior, likelihood: Likelihood | str | None) -> Li
     return RobustGaussian(own.noise_std) if likelihood == "standard" and isinstance(own, RobustGaussian) else own
 
 
-def _data(posterior: Gaussian, data: Any) -> Batch:
+def _data(posterior: Gaussian, data: Any, device: str | torch.device | None) -> Batch:
     pair = data.train if isinstance(data, DataSet) else data
     if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
         raise InvalidInput(f"data is a pair (inputs, targets) or a data set, not {type(data).__name__}.")
@@ -269,32 +271,5 @@ def _data(posterior: Gaussian, data: Any) -> Batch:
             "cb.inference.held_out(train, fraction, seed)[0]."
         )
     kind = like.dtype if targets.is_floating_point() else torch.int64
-    return Batch(inputs.to(like), targets.to(like.device, kind))
-
-
-def _learned(posterior: Posterior) -> int:
-    return int(posterior.metadata["prior"]["variances"]) if posterior.prior_variances else 0
-
-
-def _random(posterior: Posterior) -> tuple[str, ...]:
-    return tuple(posterior.names) if isinstance(posterior, LastLayerGaussian) else tuple(posterior.graph.parameters)
-
-
-def prior_variances(posterior: Gaussian, prior: GaussianPrior | None) -> dict[str, Tensor]:
-    """Return the prior's variances by parameter, which broadcast to its shape."""
-    if prior is None and posterior.prior_variances:
-        return posterior.prior_variances
-    prior = _given(posterior) if prior is None else prior
-    if prior.l1:
-        raise InvalidInput("the prior has an l1 term, so that it is no Gaussian and the KL divergence not known.")
-    precisions = prior.precisions(posterior.graph, {**posterior.buffers, **posterior.mean})
-    return {name: precision.reciprocal() for name, precision in precisions.items()}
-
-
-def _given(posterior: Posterior) -> GaussianPrior:
-    settings = {name: value for name, value in (posterior.metadata.get("prior") or {}).items() if name != "name"}
-    if (posterior.metadata.get("prior") or {}).get("name") != "GaussianPrior":
-        raise InvalidInput(
-            "the posterior does not say which prior it was inferred with. Pass prior=GaussianPrior(...)."
-        )
-    return GaussianPrior(**settings)
+    place = like.device if device is None else find_device(device)
+    return Batch(inputs.to(place, like.dtype), targets.to(place, kind))
