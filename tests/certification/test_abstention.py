@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import certibayes as cb
 from certibayes.attacks import PGD
-from certibayes.certification import abstention
+from certibayes.certification import _polytope as polytope
 from certibayes.certification.abstention import (
     abstains,
     certify_abstention,
@@ -137,7 +137,7 @@ def test_chords_lose_at_most_one_coordinate(seed, classes, width, sharpness):
     lower, upper = _polytope(seed, 20, classes, width, sharpness)
     exact = lowest_entropy(lower, upper)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(abstention, "MOST_CLASSES_ENUMERATED", 0)
+        patch.setattr(polytope, "MOST_CLASSES_ENUMERATED", 0)
         chords = lowest_entropy(lower, upper)
     assert bool((chords <= exact + 1e-9).all())
     # The largest distance between h and a chord on [l, u] is less than that on [0, u - l], (u - l) / e.

@@ -227,3 +227,13 @@ class TestIntermediates:
 
 def test_every_method_knows_what_tries_harder():
     assert set(HARDER) == set(METHODS)
+
+
+def test_scores_under_attack_are_beside_those_of_the_points(certifiable_run):
+    result = invoke("certify", certifiable_run, "--eps", 0.02, "--samples", 3, "--limit", 50, "--json")
+    record = json.loads(result.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert record["nll"] <= record["certified_nll"] and record["brier"] <= record["certified_brier"] <= 2.001
+    lowest, highest = record["certified_entropy"]
+    assert lowest <= record["entropy"] <= highest
+    wide = json.loads(invoke("certify", certifiable_run, "--eps", 1.0, "--limit", 5, "--json").stdout)
+    assert wide["certified_nll"] == "inf" or wide["certified_nll"] > record["certified_nll"]

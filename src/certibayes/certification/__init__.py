@@ -16,6 +16,7 @@ from certibayes.certification.methods import (
 from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES, logit_bounds, margin_bounds
 from certibayes.certification.radius import certified_radius
 from certibayes.certification.regression import certify_regression
+from certibayes.certification.scores import CertifiedScores, certified_scores
 from certibayes.certification.shards import certify_in_shards
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "METHODS",
     "Auto",
     "Best",
+    "CertifiedScores",
     "Elided",
     "Joint",
     "Method",
@@ -32,6 +34,7 @@ __all__ = [
     "abstains",
     "as_method",
     "certified_radius",
+    "certified_scores",
     "certify",
     "certify_abstention",
     "certify_in_shards",

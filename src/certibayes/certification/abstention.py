@@ -14,10 +14,8 @@ import torch
 from torch import Tensor
 
 from certibayes.certificates import Abstention, Certificate
+from certibayes.certification._polytope import lowest_sum
 from certibayes.errors import InvalidInput, UnsoundBounds
-
-MOST_CLASSES_ENUMERATED = 10
-"""Up to this number of classes the smallest entropy is found exactly, among at most C 2^(C-1) vertices."""
 
 
 def max_confidence(certificate: Certificate) -> Tensor:
@@ -43,15 +41,25 @@ def entropy_bounds(certificate: Certificate) -> tuple[Tensor, Tensor]:
     Raises:
         UnsoundBounds: no distribution lies between the certificate's bounds.
     """
+    lower, upper = class_bounds(certificate)
+    classes, slack = lower.shape[-1], program_slack(certificate)
+    smallest = lowest_entropy(lower, upper) - slack
+    largest = highest_entropy(lower, upper) + slack
+    return smallest.clamp(min=0.0), largest.clamp(max=math.log(classes) + slack)
+
+
+def class_bounds(certificate: Certificate) -> tuple[Tensor, Tensor]:
+    """Return lower and upper bounds on class probabilities over the ball, float64 (B, C), with room for our rounding.
+
+    Raises:
+        UnsoundBounds: no distribution lies between the certificate's bounds.
+    """
     lower, upper = certificate.lower.double(), certificate.upper.double()
     # A relative 2⁻⁴⁰ is more than any sum in here rounds, so that rounding cannot make the polytope lose a point.
     lower, upper = lower * (1 - 2.0**-40), (upper * (1 + 2.0**-40)).clamp(max=1.0)
     if not bool((lower <= upper).all() and (lower.sum(-1) <= 1).all() and (upper.sum(-1) >= 1).all()):
         raise UnsoundBounds("no distribution lies between the class bounds of this certificate.")
-    classes, slack = lower.shape[-1], _slack(certificate)
-    smallest = lowest_entropy(lower, upper) - slack
-    largest = highest_entropy(lower, upper) + slack
-    return smallest.clamp(min=0.0), largest.clamp(max=math.log(classes) + slack)
+    return lower, upper
 
 
 def highest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
@@ -75,50 +83,8 @@ def highest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 def lowest_entropy(lower: Tensor, upper: Tensor) -> Tensor:
-    """Bound H(p) from below over {p : lower <= p <= upper, Σ p = 1}; (B, C) to (B,).
-
-    For every multiplier ν of Σ p = 1, weak duality gives a bound; h is concave, so over an interval it is lowest
-    at an end:
-
-        H(p) = Σ_c (h(p_c) - ν p_c) + ν >= Σ_c min( h(l_c) - ν l_c, h(u_c) - ν u_c ) + ν.
-
-    The right side is concave in ν and linear between the slopes (h(u_c) - h(l_c)) / (u_c - l_c), so the best of them is
-    the best of all. This is H with each h replaced by its chord, and a lowest point of that has at most one coordinate
-    off its ends: only that one's distance between h and chord is lost. For few classes nothing is, as all vertices of
-    the polytope are tried.
-    """
-    if lower.shape[-1] <= MOST_CLASSES_ENUMERATED:
-        return _at_vertices(lower, upper)
-    gap = upper - lower
-    # Slopes of h on [0, 1] start at -1 and end where floats do; a quotient of tiny numbers might not know.
-    slopes = ((_h(upper) - _h(lower)) / gap.clamp(min=1e-300)).clamp(-1.0, 745.0)[:, None, :]
-    ends = [_h(end)[..., None] - slopes * end[..., None] for end in (lower, upper)]
-    return (torch.minimum(*ends).sum(1) + slopes.squeeze(1)).amax(-1)
-
-
-def _at_vertices(lower: Tensor, upper: Tensor) -> Tensor:
-    """Return the lowest H over all vertices, which is the lowest of all, since H is concave.
-
-    At a vertex of a box cut by one hyperplane at most one coordinate k is off its ends. For each set S of classes at
-    their upper ends, the others being at their lower ends, and each k outside S, p_k = l_k + 1 - Σ_S u - Σ_{not S} l is
-    such a vertex if it is at most u_k.
-    """
-    classes = lower.shape[-1]
-    sets = (torch.arange(2**classes, device=lower.device)[:, None] >> torch.arange(classes, device=lower.device)) & 1
-    # Vertices that rounding puts a hair outside are kept: one lost could be the lowest.
-    room, tolerance = upper - lower, 2.0**-45
-    best = torch.full_like(lower[:, 0], torch.inf)
-    for part in sets.to(lower).split(128):
-        left = (1 - lower.sum(-1, keepdim=True) - room @ part.T)[..., None]
-        fixed = (_h(lower).sum(-1, keepdim=True) + (_h(upper) - _h(lower)) @ part.T)[..., None]
-        between = torch.maximum(torch.minimum(lower[:, None] + left, upper[:, None]), lower[:, None])
-        possible = (left >= -tolerance) & (left <= room[:, None] + tolerance) & (part == 0)
-        values = fixed - _h(lower)[:, None] + _h(between)
-        best = torch.minimum(best, values.masked_fill(~possible, torch.inf).flatten(1).amin(-1))
-        # With no coordinate off its ends the set itself is the vertex.
-        whole = fixed.masked_fill(left.abs() > tolerance, torch.inf).flatten(1).amin(-1)
-        best = torch.minimum(best, whole)
-    return best
+    """Bound H(p) from below over {p : lower <= p <= upper, Σ p = 1}; (B, C) to (B,). See ``lowest_sum``."""
+    return lowest_sum(lambda p, points: _h(p), lower, upper)
 
 
 def certify_abstention(certificate: Certificate, tau: float) -> Abstention:
@@ -139,7 +105,7 @@ def _h(p: Tensor) -> Tensor:
     return torch.special.entr(p)
 
 
-def _slack(certificate: Certificate) -> float:
+def program_slack(certificate: Certificate) -> float:
     """How far the entropy of a program may be from that of the exact mean prediction, and our own rounding.
 
     A log-probability in the predictor's precision is off by u |log p|, which changes p log p by up to

@@ -11,6 +11,7 @@ from certibayes.cli.data import data_app
 from certibayes.cli.demo import demo_command
 from certibayes.cli.evaluate import evaluate_command
 from certibayes.cli.info import info_command
+from certibayes.cli.join import join_command
 from certibayes.cli.radius import radius_command
 from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo_command)
 app.command("train")(train_command)
+app.command("join")(join_command)
 app.command("certify")(certify_command)
 app.command("check")(check_command)
 app.command("radius")(radius_command)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from certibayes.certificates import Certificate
-from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS, as_method, certify
+from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS, as_method, certified_scores, certify
 from certibayes.certification.shards import certify_in_shards
 from certibayes.cli.opening import OpenedRun, Radius, open_run, radius_for
 from certibayes.cli.options import (
@@ -26,9 +26,9 @@ from certibayes.cli.options import (
     SamplesOption,
     SeedOption,
 )
-from certibayes.cli.terminal import check_bar, console, error_handler, print_json
+from certibayes.cli.terminal import check_bar, console, error_handler, print_json, strict
 from certibayes.errors import Interrupted, InvalidInput
-from certibayes.evaluation import uncertainty
+from certibayes.evaluation import brier_score, negative_log_likelihood, uncertainty
 from certibayes.experiments.tables import FORMATS, require_format, write_table
 from certibayes.support.files import write_atomically
 from certibayes.support.progress import reporting
@@ -150,12 +150,18 @@ def certify_command(
 
 
 def _summary(case: OpenedRun, result: Certificate, radius: Radius) -> dict[str, Any]:
-    found = uncertainty(case.predictor, case.x)
+    found, worst = uncertainty(case.predictor, case.x), certified_scores(result).summary()
     return {
         "n": len(result),
         "accuracy": result.accuracy,
         "certified": result.certified_fraction,
         **_answers(result),
+        "nll": negative_log_likelihood(found.log_probabilities, case.y),
+        "certified_nll": strict(worst["nll"]),
+        "brier": brier_score(found.log_probabilities, case.y),
+        "certified_brier": worst["brier"],
+        "entropy": float(found.predictive_entropy.mean()),
+        "certified_entropy": [worst["entropy_lower"], worst["entropy_upper"]],
         "eps": result.eps,
         "eps_source": radius.source,
         "norm": result.norm,

@@ -16,12 +16,12 @@ from rich.text import Text
 from certibayes import data
 from certibayes.bounds import registered
 from certibayes.cli.options import DataDir, JsonOption, run_directory
-from certibayes.cli.terminal import console, error_handler, print_json
+from certibayes.cli.terminal import console, error_handler, print_json, strict
 from certibayes.errors import CertibayesError, InvalidInput
 from certibayes.evaluation import diagnose
 from certibayes.experiments import ALGORITHMS, LIKELIHOODS, load_run
 from certibayes.networks import BY_NAME
-from certibayes.posteriors import Posterior, versions
+from certibayes.posteriors import GaussianMixture, Posterior, versions
 
 POINTS = 200
 """Test inputs whose predictions are followed along Markov chains."""
@@ -48,7 +48,7 @@ def info_command(
         record = _installation() if run is None else _run(run, data_dir)
         diagnostics = record.pop("diagnostics", None)
         if as_json:
-            print_json(record if diagnostics is None else {**record, "diagnostics": _strict(diagnostics)})
+            print_json(record if diagnostics is None else {**record, "diagnostics": strict(diagnostics)})
             return
         sampler = record.pop("sampler", None)
         console.print(_pairs(record))
@@ -73,19 +73,25 @@ def _installation() -> dict[str, Any]:
 def _run(run: Path, data_dir: Path | None) -> dict[str, Any]:
     posterior = load_run(run)
     drawn = posterior.sample(1, torch.Generator().manual_seed(0))
-    settings = {key: value for key, value in posterior.metadata.items() if key != "history"}
-    history = posterior.metadata.get("history") or [{}]
     record = {
         "posterior": type(posterior).__name__,
         "parameters": sum(drawn[name].numel() for name in posterior.graph.parameters),
         "network": " → ".join(type(node.operation).__name__ for node in posterior.graph.nodes),
-        **settings,
+        **({"weights": posterior.weights.tolist()} if isinstance(posterior, GaussianMixture) else {}),
+        **_trained(posterior.metadata),
         **({"prior variances": posterior.prior_in_words} if posterior.prior_variances else {}),
-        "final epoch": history[-1],
     }
     if "chains" in posterior.metadata:
         record["diagnostics"] = _diagnostics(posterior, data_dir)
     return record
+
+
+def _trained(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of a training, its last epoch alone; and of each, where posteriors were joined."""
+    known = {key: value for key, value in metadata.items() if key not in ("history", "joined")}
+    if "joined" in metadata:
+        return {**known, "joined": [_trained(own) for own in metadata["joined"]]}
+    return {**known, "final epoch": (metadata.get("history") or [{}])[-1]}
 
 
 def _diagnostics(posterior: Posterior, data_dir: Path | None) -> dict[str, Any]:
@@ -112,6 +118,8 @@ def _pairs(record: dict[str, Any]) -> Table:
 def _add_pairs(table: Table, record: dict[str, Any], depth: int) -> None:
     for key, value in record.items():
         title = Text("  " * depth + key, "" if depth else "bold")
+        if key == "joined":
+            value = {str(number): {"name": own.pop("posterior", ""), **own} for number, own in enumerate(value)}
         if not isinstance(value, dict):
             table.add_row(title, Text(_plain(value)))
             continue
@@ -166,10 +174,3 @@ def _counted(number: int, what: str) -> str:
 
 def _number(value: float | None, spec: str) -> str:
     return "unknown" if value is None else "∞" if math.isinf(value) else format(value, spec)
-
-
-def _strict(value: Any) -> Any:
-    """Write infinity as the word "inf": JSON has no such number, and strict readers refuse the output."""
-    if isinstance(value, dict):
-        return {key: _strict(item) for key, item in value.items()}
-    return str(value) if isinstance(value, float) and math.isinf(value) else value

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,6 +46,13 @@ def error_handler() -> Iterator[None]:
         # As text, not markup: a path may hold brackets.
         notes.print(Text("error: ", style="bold red") + Text(str(error), style="not bold default"), soft_wrap=True)
         raise typer.Exit(FAILED) from None
+
+
+def strict(value: Any) -> Any:
+    """Write infinity as the word "inf": JSON has no such number, and strict readers refuse the output."""
+    if isinstance(value, dict):
+        return {key: strict(item) for key, item in value.items()}
+    return str(value) if isinstance(value, float) and math.isinf(value) else value
 
 
 def print_json(record: dict[str, Any]) -> None:

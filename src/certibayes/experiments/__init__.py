@@ -16,6 +16,7 @@ from certibayes.experiments.run import (
 )
 from certibayes.experiments.spec import ALGORITHMS, LIKELIHOODS, TrainSpec
 from certibayes.experiments.uncertainty_study import UncertaintyEvaluator, run_uncertainty_study
+from certibayes.experiments.uncertainty_worth import worth_markdown, worth_of_uncertainty
 from certibayes.experiments.zoo_entry import add_to_zoo
 
 __all__ = [
@@ -41,4 +42,6 @@ __all__ = [
     "train",
     "trained_radius",
     "training_data",
+    "worth_markdown",
+    "worth_of_uncertainty",
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from certibayes._version import __version__
-from certibayes.errors import CorruptFile, InvalidInput, RunExists
+from certibayes.errors import CertibayesError, CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, trace
 from certibayes.networks.batch_norm import statistics_depend_on
 from certibayes.posteriors._statistics import sample_statistics, training_inputs
@@ -30,9 +30,11 @@ FILE_NAME = "posterior.safetensors"
 SAMPLES = 35
 """Weight samples of a predictor, unless another number is asked for."""
 
+BUFFER = "buffer"
+"""In a file, ``buffer:NAME`` are the tensors of the network that are not inferred."""
+
 STATISTICS = "statistics"
 """In a file, ``statistics:SEED:NAME`` are the batch norm statistics of the samples drawn from that seed."""
-
 
 PRIOR = "prior"
 """In a file, ``prior:NAME`` are the learned variances of a parameter's prior."""
@@ -238,15 +240,19 @@ class Posterior:
             "metadata": self.metadata,
             "versions": versions(),
         }
-        buffers = {f"buffer:{name}": tensor for name, tensor in self.buffers.items()}
+        write_tensors(file, "posterior", self.stored(), record)
+        return file
+
+    def stored(self) -> dict[str, Tensor]:
+        """Return every tensor of a file: the distribution's own, buffers, kept statistics and learned variances."""
+        buffers = {f"{BUFFER}:{name}": tensor for name, tensor in self.buffers.items()}
         statistics = {
             f"{STATISTICS}:{seed}:{name}": tensor
             for seed, kept in self.statistics.items()
             for name, tensor in kept.items()
         }
         prior = {f"{PRIOR}:{name}": tensor for name, tensor in self.prior_variances.items()}
-        write_tensors(file, "posterior", {**self.tensors(), **buffers, **statistics, **prior}, record)
-        return file
+        return {**self.tensors(), **buffers, **statistics, **prior}
 
     def _with_buffers(self, samples: dict[str, Tensor]) -> dict[str, Tensor]:
         """Let every sample carry the buffers."""
@@ -270,17 +276,36 @@ def load(path: str | Path) -> Posterior:
     file = path if path.is_file() else path / FILE_NAME
     tensors, record = read_tensors(file, "posterior")
     try:
-        kind, metadata = record["posterior"], dict(record.get("metadata", {}))
-        if kind not in Posterior.kinds:
-            raise CorruptFile(f"{file} holds a posterior of kind {kind!r}, which this version does not know.")
-        graph = Graph.from_json(record["graph"])
-        buffers = {name: tensors.pop(f"buffer:{name}") for name in graph.buffers}
-        statistics = _kept_statistics(tensors)
-        prior = {key: tensors.pop(key) for key in list(tensors) if key.startswith(f"{PRIOR}:")}
+        kind = known_kind(record["posterior"])
+        posterior = restored(kind, Graph.from_json(record["graph"]), tensors, dict(record.get("metadata", {})))
+    except CertibayesError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptFile(f"the record in {file} is incomplete ({error!r}).") from error
-    posterior = Posterior.kinds[kind].from_tensors(Network(graph, {}, buffers), tensors, metadata)
     posterior.metadata.setdefault("versions", record.get("versions", {}))
+    return posterior
+
+
+def known_kind(name: str) -> type[Posterior]:
+    """Return the class of posteriors that a file names."""
+    if name not in Posterior.kinds:
+        raise CorruptFile(f"the file holds a posterior of kind {name!r}, which this version does not know.")
+    return Posterior.kinds[name]
+
+
+def restored(kind: type[Posterior], graph: Graph, tensors: dict[str, Tensor], metadata: Mapping[str, Any]) -> Posterior:
+    """Make a posterior of what ``stored`` returned.
+
+    Args:
+        kind: its class.
+        graph: the network.
+        tensors: by name; they are taken out.
+        metadata: see ``Posterior``.
+    """
+    buffers = {name: tensors.pop(f"{BUFFER}:{name}") for name in graph.buffers}
+    statistics = _kept_statistics(tensors)
+    prior = {key: tensors.pop(key) for key in list(tensors) if key.startswith(f"{PRIOR}:")}
+    posterior = kind.from_tensors(Network(graph, {}, buffers), tensors, metadata)
     posterior.statistics = statistics
     posterior.prior_variances = {key.removeprefix(f"{PRIOR}:"): tensor for key, tensor in prior.items()}
     return posterior

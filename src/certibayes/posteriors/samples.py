@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
+from certibayes.posteriors._alike import require_alike
 from certibayes.posteriors._metadata import JOINED, of_all
 from certibayes.posteriors._parameters import stacked_parameters_of
 from certibayes.posteriors.posterior import Posterior, as_network
 from certibayes.prediction import Predictor
-from certibayes.regions import Domain, domain_to_json
+from certibayes.regions import Domain
 from certibayes.support.stacks import count, joined, pick
 from certibayes.support.stacks import stack as stack_samples
 
@@ -80,7 +81,7 @@ class Samples(Posterior):
         Raises:
             InvalidInput: they differ in architecture, domain, task or precision; or statistics are needed and not kept.
         """
-        _require_alike(posteriors)
+        require_alike(posteriors, "Samples.join(first, second)", "Samples.join(*posteriors)")
         predictors = [posterior.predictor(each, seed, data=data) for posterior in posteriors]
         device, kinds = predictors[0].device, {own.dtype for own in predictors}
         if len(kinds) > 1:
@@ -141,26 +142,3 @@ class Samples(Posterior):
         prefix = "stacked:"
         stacked = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         return cls(network, stacked, metadata=metadata)
-
-
-def _require_alike(posteriors: Sequence[Any]) -> None:
-    """Raise unless all are posteriors, of one architecture, task and domain."""
-    if not posteriors:
-        raise InvalidInput("join needs at least one posterior: Samples.join(first, second).")
-    for number, posterior in enumerate(posteriors):
-        if not isinstance(posterior, Posterior):
-            raise InvalidInput(
-                f"join takes posteriors, one after another: Samples.join(first, second); argument {number} is a "
-                f"{type(posterior).__name__}. A list of them takes a star: Samples.join(*posteriors)."
-            )
-        first = posteriors[0]
-        differs = {
-            "architecture": posterior.graph != first.graph,
-            "task": posterior.task != first.task,
-            "domain": domain_to_json(posterior.domain) != domain_to_json(first.domain),
-        }
-        if any(differs.values()):
-            raise InvalidInput(
-                f"posteriors 0 and {number} differ in {' and '.join(what for what in differs if differs[what])}, so no "
-                "one predictor has samples of both. Join posteriors of one network, for one kind of data."
-            )
