@@ -21,6 +21,8 @@ from certibayes.experiments.deep_study import DeepEvaluator, choose, run_deep_st
 from certibayes.experiments.deep_study import Row as DeepRow
 from certibayes.experiments.deep_study import flat as flat_deep
 from certibayes.experiments.deep_tasks import chosen_tasks
+from certibayes.experiments.honest_study import Evaluation, by_recipe, chosen_recipes, run_honest_study
+from certibayes.experiments.honest_study import row_cells as honest_cells
 from certibayes.experiments.inference_study import EPS, Row
 from certibayes.experiments.out_of_distribution import usual_out_of_distribution
 from certibayes.experiments.uncertainty_study import (
@@ -34,7 +36,7 @@ from certibayes.experiments.uncertainty_study import Row as UncertaintyRow
 from certibayes.support.names import unknown_name
 from certibayes.support.progress import reporting
 
-STUDIES = ("inference", "uncertainty", "certification", "deep")
+STUDIES = ("inference", "uncertainty", "certification", "deep", "honest")
 
 
 PARTS = ("results", "choice", "paths")
@@ -90,9 +92,10 @@ def reproduce_command(
     inference: ten methods, certified and attacked. uncertainty: the paper's methods, standard beside robust, on inputs
     in and out of distribution and on adversarial ones. certification: what each rule proves, and what attacks leave
     unbroken. deep: posteriors of deep networks; with --part choice, what was compared on held-out images, and with
-    --part paths, lam ramped beside lam from the start. What is finished is kept: a study that was stopped goes on where
-    it was when the command is given again, and uncertainty and certification share their runs where they are given the
-    same directory.
+    --part paths, lam ramped beside lam from the start. honest: posteriors at temperature 1, compared by the evidence,
+    and what their uncertainty is worth; --method takes those whose names begin so. What is finished is kept: a study
+    that was stopped goes on where it was when the command is given again, and uncertainty and certification share their
+    runs where they are given the same directory.
 
     Example: certibayes reproduce inference --dataset mnist --device cuda --workers 8
     """
@@ -130,6 +133,16 @@ def reproduce_command(
                         deep_rows = run_deep_study(out, deep, chosen, seeds=seeds, **common)
             record = {"out": str(out), "rows": [flat_deep(row) for row in deep_rows]}
             table = _deep_table(deep_rows)
+        elif study == "honest":
+            ood = usual_out_of_distribution(dataset) if ood is None else ood
+            honest = Evaluation(ood, limit=limit, data_dir=data_dir, device=device)
+            with reporting(not as_json, study) as moved:
+                measured, claims = run_honest_study(
+                    out, honest, chosen_recipes(methods), dataset=dataset, quick=quick,
+                    on_progress=lambda done, total, name: moved(done, total),
+                )  # fmt: skip
+            record = {"out": str(out), "rows": measured, "claims": [vars(c) for c in claims]}
+            table = _honest_table(measured)
         elif study == "certification":
             limit = POINTS if limit is None else limit
             by_rule = RuleEvaluator(EPS, limit=limit, data_dir=data_dir, device=device, budget=budget)
@@ -204,6 +217,17 @@ def _deep_table(rows: list[DeepRow]) -> Table:
         fractions = (f"{100 * f[key]:.1f}%" for key in ("certified", "unbroken", "accuracy"))
         others = (f"{f['nll']:.3f}", f"{f['mutual_information']:.5f}")
         table.add_row(row.task, row.posterior, str(f["samples"]), *fractions, *others)
+    return table
+
+
+def _honest_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title=f"proved at ±{EPS:g}; means over seeds; MI: mutual information", title_style="bold")
+    table.add_column("posterior", no_wrap=True)
+    for name in ("seeds", "proved %", "accuracy %", "NLL", "MI", "ELBO"):
+        table.add_column(name, justify="right")
+    for name, own in by_recipe(rows).items():
+        # A terminal has no room for spreads; the files have them.
+        table.add_row(name, *(cell.partition(" ±")[0].rstrip("%") for cell in honest_cells(own)[:6]))
     return table
 
 
