@@ -79,7 +79,7 @@ class Recipe:
     def batch_norm(self, goal: int | None = None) -> nn.Module:
         norm = nn.BatchNorm1d(WIDTH, eps=self.draw.choice([0.0, 1e-5]))
         # What is divided by the deviation must not overflow.
-        variance = self.draw.randint(min(29, max(-80, 2 * (self.level - LARGEST_ACTIVATION))), 29)
+        variance = self.draw.randint(min(29, max(-66, 2 * (self.level - LARGEST_ACTIVATION))), 29)
         level = self.factor_level(LARGEST_WEIGHT, goal)
         norm.running_var = self.numbers((WIDTH,), variance).abs()
         norm.running_mean = self.numbers((WIDTH,), min(LARGEST_WEIGHT, self.level - self.draw.randint(0, 4)))
