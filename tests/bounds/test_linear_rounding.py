@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from certibayes.bounds import ideal_box, layer_boxes, linear_bounds, outward, outward_box, within_range
+from certibayes.bounds.rounding import LARGEST_BOUND, SMALLEST_VARIANCE
 from certibayes.bounds.sums import LONG
 from certibayes.networks import direct_sums, trace
 
@@ -110,6 +111,36 @@ def test_coefficients_that_underflow_by_hand():
     lower, upper = linear_bounds(graph, params, outward_box(torch.ones(1, 1), 0.0), F32)
     output = float(graph.evaluate(params, torch.ones(1, 1)))
     assert float(lower) <= output <= float(upper)
+
+
+@pytest.mark.parametrize("mapped", [False, True], ids=["loop", "vmap"])
+def test_coefficients_that_underflow_inside_a_batch_norm(mapped):
+    """The coefficient 2^-67 times the weight 2^-60 may be flushed to 0 before the smallest deviation makes it count.
+
+    Under torch.vmap, as on a GPU, coefficients are multiplied by the weight first.
+    """
+    norm, last = nn.BatchNorm1d(1, eps=0.0), nn.Linear(1, 1, bias=False)
+    norm.running_var.fill_(SMALLEST_VARIANCE)
+    with torch.no_grad():
+        norm.weight.fill_(2.0**-60)
+        last.weight.fill_(2.0**-67)
+    large = LARGEST_BOUND * SMALLEST_VARIANCE**0.5 / 8
+    net = Functional(lambda self, x: self.last(self.norm(x * large)), norm=norm, last=last).eval()
+    graph, params = graph_and_params(trace(net, torch.ones(1, 1)))
+    output = float(graph.evaluate(params, torch.ones(1, 1)))
+    assert output > 2.0**-31
+
+    def bounds(params: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return linear_bounds(graph, params, outward_box(torch.ones(1, 1), 0.0), F32)
+
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor does not flush subnormal numbers")
+    try:
+        stacked = {name: torch.stack([tensor, tensor]) for name, tensor in params.items()}
+        lower, upper = torch.vmap(bounds)(stacked) if mapped else bounds(params)
+    finally:
+        torch.set_flush_denormal(False)
+    assert float(lower.flatten()[0]) <= output <= float(upper.flatten()[0])
 
 
 @law(15)

@@ -136,7 +136,9 @@ class TestRefused:
         self.refuse(rf"{name} is the class.*{kind.__name__}\(\)", **{name: kind})
 
     def test_a_network_without_parameters(self):
-        self.refuse("no parameters", net=nn.Sequential(nn.Tanh()), train=(inputs()[:, :3], classes()))
+        self.refuse(
+            "no parameters.*make them nn.Parameter", net=nn.Sequential(nn.Tanh()), train=(inputs()[:, :3], classes())
+        )
 
     def test_a_network_without_weights(self):
         self.refuse("without weights", net=fit(algorithm=cb.VOGN()).network)

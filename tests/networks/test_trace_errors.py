@@ -58,7 +58,7 @@ REFUSED = {
     "softmax": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(-1)), VECTOR, "Softmax"),
     "transpose": (lambda: _net(lambda self, x: self.layer(x.transpose(0, 1))), VECTOR, "transpose"),
     "branch on data": (lambda: _net(_branches), VECTOR, "cannot be traced"),
-    "several inputs": (_two_inputs, VECTOR, ""),
+    "several inputs": (_two_inputs, VECTOR, "needs y besides its input.*default"),
     "product of activations": (lambda: _net(lambda self, x: self.layer(x) * self.layer(x)), VECTOR, "product of two"),
     "square": (lambda: _net(lambda self, x: self.layer(x) ** 2), VECTOR, "pow"),
     "division by an activation": (lambda: _net(lambda self, x: 1 / self.layer(x)), VECTOR, "divi"),

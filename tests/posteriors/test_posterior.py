@@ -241,7 +241,7 @@ def test_regression_predicts_the_mean_output():
 
 
 def test_a_network_without_parameters_is_refused():
-    with pytest.raises(InvalidInput, match="no parameters"):
+    with pytest.raises(InvalidInput, match=r"no parameters.*make them nn.Parameter"):
         cb.Point(nn.Sequential(nn.Flatten(), nn.Tanh()), input_shape=(4,))
 
 

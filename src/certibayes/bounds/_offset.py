@@ -89,8 +89,9 @@ def underflow_error(box: Box, rounding: Rounding) -> Tensor:
     """Return what underflow in coefficients on the values of a box can cost, (B, 1), in float64.
 
     A coefficient is a sum of fewer than 2²¹ products (``Rounding.gamma`` refuses longer sums), and each may underflow
-    below the smallest normal number, or be multiplied once more by a weight of up to 2³⁰ (batch norm). It matters where
-    small weights follow large ones.
+    below the smallest normal number. That of a batch norm is multiplied once more, by a weight of up to 2³⁰ or by
+    1 / sqrt(v) <= 2³⁴ (``SMALLEST_VARIANCE``), in an order that torch chooses. It matters where small weights follow
+    large ones.
     """
     if box.largest is None:
         center, radius = box.center.flatten(1), box.radius.flatten(1)

@@ -131,8 +131,9 @@ def smoothed(tau: float) -> Rounding:
     return Rounding(smoothing=tau) if tau > 0.0 else IDEAL
 
 
-SMALLEST_VARIANCE = 2.0**-100
-"""Variances below this, with batch norm's eps added, are refused: a program may take them for 0."""
+SMALLEST_VARIANCE = 2.0**-68
+"""Variances below this, with batch norm's eps added, are refused: a program may take them for 0, and a coefficient that
+underflows where it meets the weight may be divided by the deviation after that; see ``bounds._offset``."""
 
 LARGEST_BOUND = 2.0**100
 """A center or radius beyond this, in any layer, is refused: the radius of a layer is at least 2⁻¹⁹ |W| |x|, so below

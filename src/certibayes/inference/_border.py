@@ -121,7 +121,8 @@ def require_inferable(network: Network) -> None:
             "all parameters of the network are frozen (requires_grad=False), so there is nothing to infer. Unfreeze "
             "some: net[-1].requires_grad_(True); for a fixed network take certibayes.Point(net)."
             if network.frozen
-            else "the network has no parameters, so there is nothing to infer."
+            else "the network has no parameters, so there is nothing to infer. If it holds its weights as buffers or "
+            "plain tensors, make them nn.Parameter."
         )
     if not network.params:
         raise InvalidInput("the network comes without weights to start from. Pass the module, or what trace returned.")

@@ -94,8 +94,13 @@ def _of_one_input(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``forward`` as a function of its first argument, where the others can do without a value."""
     _, *arguments = inspect.signature(forward).parameters.values()
     starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    plain = len(arguments) == 1 and arguments[0].kind not in starred
-    if plain or any(a.default is a.empty and a.kind not in starred for a in arguments[1:]):
+    needed = [a.name for a in arguments[1:] if a.default is a.empty and a.kind not in starred]
+    if needed:
+        raise UnsupportedLayer(
+            f"the network needs {', '.join(needed)} besides its input, and only networks of one input can be bounded. "
+            "Give what is fixed a default, or wrap the network in a module whose forward fills it in."
+        )
+    if len(arguments) == 1 and arguments[0].kind not in starred:
         return forward
 
     def of_one_input(self: nn.Module, x: Any) -> Any:

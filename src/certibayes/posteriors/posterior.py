@@ -77,7 +77,10 @@ class Posterior:
     ):
         network = as_network(net, input_shape)
         if not network.graph.parameters:
-            raise InvalidInput("the network has no parameters, so there is nothing to be uncertain about.")
+            raise InvalidInput(
+                "the network has no parameters, so there is nothing to be uncertain about. If it holds its weights as "
+                "buffers or plain tensors, make them nn.Parameter."
+            )
         self.network = network
         self.graph: Graph = network.graph
         self.buffers: dict[str, Tensor] = dict(network.buffers)
