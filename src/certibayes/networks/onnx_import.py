@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.errors import CorruptFile, InvalidInput, UnsupportedLayer
-from certibayes.networks._onnx_operators import OPERATORS, Activation, Call, Reshape
+from certibayes.networks._onnx_call import Activation, Call
+from certibayes.networks._onnx_operators import OPERATORS, Reshape
 from certibayes.support.arithmetic import direct_sums
 from certibayes.support.optional import require_package
 
