@@ -17,6 +17,7 @@ from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES, logit
 from certibayes.certification.radius import certified_radius
 from certibayes.certification.regression import certify_regression
 from certibayes.certification.shards import certify_in_shards
+from certibayes.certification.unsafe_outputs import UnsafeOutputs
 
 __all__ = [
     "BOUNDS",
@@ -29,6 +30,7 @@ __all__ = [
     "Method",
     "Pairwise",
     "Theorem1",
+    "UnsafeOutputs",
     "abstains",
     "as_method",
     "certified_radius",
