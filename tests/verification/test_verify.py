@@ -243,6 +243,12 @@ def test_each_kind_of_splitting_proves_by_itself(stage, monkeypatch):
     monkeypatch.setattr(verifying, "CHEAP", ())
     answer = verify(net, around(x, 1.0, (constraint(margin, y0=1),)), budget=20.0)
     assert answer.answer == "unsat", answer.reason
+    # One conjunction that is excluded says nothing about another, which here has inputs that a reference denies.
+    impossible, possible = (constraint(-100, y0=1),), (constraint(F(str(round(smallest + 0.02, 4))), y0=1),)
+    answer = verify(
+        net, around(x, 1.0, impossible, possible), budget=1.0, reference=lambda x: torch.zeros(len(x), 3) + 9
+    )
+    assert answer.answer == "unknown"
 
 
 # Borders
