@@ -77,7 +77,7 @@ from certibayes.posteriors import (
 )
 from certibayes.prediction import Predictor
 from certibayes.statistical import posterior_predictive_bounds, robust_probability, samples_needed
-from certibayes.verification import Verification, verify
+from certibayes.verification import Verification, export_onnx, verify
 
 __all__ = [
     "BBB",
@@ -153,6 +153,7 @@ __all__ = [
     "elbo",
     "entropy_bounds",
     "evaluation",
+    "export_onnx",
     "fit",
     "fit_many",
     "load",
