@@ -112,6 +112,7 @@ CASES = {
     "Identity and Dropout": (
         VECTOR, [node("Dropout", "x", "h"), node("Relu", "h", "k"), node("Identity", "k", "y")], {},
     ),
+    "Pad that adds nothing": (IMAGE, [node("Pad", "x none", "h"), FLAT], {"none": integers(*[0] * 8)}),
     "constants of constants": (
         VECTOR, [node("Transpose", "w", "v"), node("Mul", "v v", "u"), node("Gemm", "x u", "y")], {"w": (3, 6)},
     ),
@@ -211,6 +212,7 @@ WAYS = {
     "Transpose of channels": (
         (1, 4, 4, 3), [node("Transpose", "x", "h", perm=[0, 3, 1, 2]), FLAT], {}, "no rule",
     ),
+    "Pad": (IMAGE, [node("Pad", "x p", "h"), FLAT], {"p": integers(0, 0, 1, 1, 0, 0, 1, 1)}, "it pads"),
     "product of activations": (VECTOR, [node("Mul", "x x", "y")], {}, "two activations"),
     "division by an activation": (VECTOR, [node("Div", "two x", "y")], {"two": np.array(2.0)}, "divisor"),
     "a batch of several": (VECTOR, [node("Add", "x b", "y")], {"b": (2, 6)}, "batch"),

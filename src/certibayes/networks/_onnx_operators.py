@@ -254,6 +254,16 @@ def _(call: Call) -> nn.Module:
     return nn.Identity()
 
 
+@onnx_operator("Pad")
+def _(call: Call) -> nn.Module:
+    given = call.constant(1)
+    # Older files have the widths as an attribute.
+    widths: Any = call.attributes.get("pads", ()) if given is None else given.tolist()
+    if any(widths):
+        raise call.unsupported("it pads; only the padding of Conv and of pooling layers has a rule")
+    return nn.Identity()
+
+
 @onnx_operator("Flatten")
 def _(call: Call) -> nn.Module:
     axis, shape = int(call.attributes.get("axis", 1)), call.x.shape

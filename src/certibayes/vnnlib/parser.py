@@ -200,13 +200,17 @@ class _Parser:
         common = self._read(atom for assertion in assertions if len(assertion) == 1 for atom in assertion[0])
         choices = [assertion for assertion in assertions if len(assertion) != 1]
         whole = Ends((-math.inf,) * inputs, (math.inf,) * inputs).narrowed(common.bounds)
+        # Fractions are slow to hash, and most disjuncts say nothing of inputs: the box of these has a list of its own.
+        everywhere: list[Conjunction] = []
         found: dict[Ends, list[Conjunction]] = {}
         for chosen in itertools.product(*choices):
             own = self._read(atom for part in chosen for atom in part)
             box = whole.narrowed(own.bounds)
             if common.possible and own.possible and all(low <= high for low, high in zip(*box, strict=True)):
-                found.setdefault(box, []).append((*common.constraints, *own.constraints))
-        return tuple(self._case(box, conjunctions) for box, conjunctions in found.items())
+                conjunctions = found.setdefault(box, []) if own.bounds else everywhere
+                conjunctions.append((*common.constraints, *own.constraints))
+        boxes = [(whole, everywhere), *found.items()] if everywhere else list(found.items())
+        return tuple(self._case(box, conjunctions) for box, conjunctions in boxes)
 
     def _read(self, atoms: Iterable[Atom]) -> Conjoined:
         """Tell bounds on single inputs from constraints on outputs."""

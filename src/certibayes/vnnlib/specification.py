@@ -62,7 +62,7 @@ class Specification:
     Attributes:
         inputs: how many input values there are, X_0 to X_{n-1}.
         outputs: how many outputs, Y_0 to Y_{m-1}.
-        cases: boxes of inputs, none twice, and what is unsafe in each.
+        cases: boxes of inputs, and what is unsafe in each.
     """
 
     inputs: int
