@@ -215,7 +215,7 @@ class _Verifying:
     def _in_parts(self) -> None:
         part, now = self.unsafe.take(~self.excluded), time.monotonic()
         # What splitting inputs cannot decide, splitting on activations may.
-        ended = _at(now + (self.deadline - now) / 2)
+        ended = _at(now + 0.75 * (self.deadline - now))
         self._exclude(excluded_in_parts(self.predictor, self.inputs.box, part, self.search.look, ended))
 
     def _branching(self) -> None:
