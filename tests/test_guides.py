@@ -3,7 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
 import torch
+
+from certibayes.networks._onnx_operators import OPERATORS
+from certibayes.vnnlib import parse_vnnlib
 
 GUIDES = Path(__file__).parent.parent / "docs" / "guides"
 
@@ -40,6 +44,24 @@ def test_grids_return_a_posterior_for_each_run():
     assert len(space["points"]) == 4 and len(space["ensemble"]) == 4
     settings = [(p.metadata["likelihood"]["p_eps"]["eta"], p.metadata["temperature"]) for p in space["posteriors"]]
     assert settings == [(eta, t) for eta in (0.05, 0.1) for _ in range(2) for t in (1.0, 0.1)]
+
+
+def test_exported_samples_are_verified(tmp_path, monkeypatch):
+    pytest.importorskip("onnx", reason='ONNX files need the extra: pip install "certibayes[onnx]"')
+    monkeypatch.chdir(tmp_path)
+    space = run("verify.md")
+    assert space["answers"] == [["unsat"] * 3] * 2 and bool(space["certificate"].certified.all())
+
+
+def test_the_specification_of_the_guide_is_read():
+    (text,) = re.findall(r"^```lisp\n(.*?)^```", (GUIDES / "verify.md").read_text(), re.DOTALL | re.MULTILINE)
+    (case,) = parse_vnnlib(text).cases
+    assert [len(conjunction) for conjunction in case.unsafe] == [1, 2]
+
+
+def test_the_guide_names_every_operator():
+    page = (GUIDES / "verify.md").read_text()
+    assert all(f"`{name}`" in page for name in OPERATORS)
 
 
 def test_posteriors_of_the_zoo_are_what_their_cards_say(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-OPTIONAL = ("matplotlib", "jinja2", "scipy", "torchmetrics", "arviz_stats")
+OPTIONAL = ("matplotlib", "jinja2", "scipy", "torchmetrics", "arviz_stats", "onnx")
 
 BLOCKED = f"""
 import sys
@@ -63,6 +63,7 @@ NEED_FIGURES = {
 CALLS = {
     "evaluation": "evaluation.auroc(torch.rand(3), torch.rand(3))",
     "svhn": "svhn_mat.read_mat(pathlib.Path('train_32x32.mat'))",
+    "onnx": "cb.networks.from_onnx('net.onnx')",
     "statistical": "concentration.clopper_pearson(concentration.Sums.of(torch.ones(9, 1)), 0.1)",
 }
 

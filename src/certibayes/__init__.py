@@ -5,7 +5,7 @@ a bound that no attack can cross. See Wicker et al., "Bayesian Inference with Ce
 Robustness", AISTATS 2021.
 """
 
-from certibayes import attacks, bounds, data, evaluation, networks, regions, zoo
+from certibayes import attacks, bounds, data, evaluation, networks, regions, vnnlib, zoo
 from certibayes._version import __version__
 from certibayes.attacks import Attacked, attack
 from certibayes.bounds import Support, supports
@@ -80,6 +80,7 @@ from certibayes.posteriors import (
 )
 from certibayes.prediction import Predictor
 from certibayes.statistical import posterior_predictive_bounds, robust_probability, samples_needed
+from certibayes.verification import Verification, export_onnx, verify
 
 __all__ = [
     "BBB",
@@ -141,6 +142,7 @@ __all__ = [
     "Theorem1",
     "TwoPoint",
     "Uncertainty",
+    "Verification",
     "__version__",
     "assess",
     "attack",
@@ -157,6 +159,7 @@ __all__ = [
     "elbo",
     "entropy_bounds",
     "evaluation",
+    "export_onnx",
     "fit",
     "fit_many",
     "load",
@@ -168,5 +171,7 @@ __all__ = [
     "samples_needed",
     "supports",
     "uncertainty",
+    "verify",
+    "vnnlib",
     "zoo",
 ]

@@ -32,11 +32,11 @@ def run(tmp_path_factory):
 
 def test_help_names_every_command_and_the_exit_codes():
     page = invoke("--help").output
-    for word in ("demo", "train", "certify", "attack", "evaluate", "data", "info", "130"):
+    for word in ("demo", "train", "certify", "attack", "evaluate", "verify", "data", "info", "130"):
         assert word in page
 
 
-@pytest.mark.parametrize("command", ["demo", "train", "certify", "attack", "evaluate", "data", "info"])
+@pytest.mark.parametrize("command", ["demo", "train", "certify", "attack", "evaluate", "verify", "data", "info"])
 def test_every_command_explains_itself(command):
     result = invoke(command, "--help")
     assert result.exit_code == 0

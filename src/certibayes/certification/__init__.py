@@ -18,6 +18,7 @@ from certibayes.certification.radius import certified_radius
 from certibayes.certification.regression import certify_regression
 from certibayes.certification.scores import CertifiedScores, certified_scores
 from certibayes.certification.shards import certify_in_shards
+from certibayes.certification.unsafe_outputs import UnsafeOutputs
 
 __all__ = [
     "BOUNDS",
@@ -31,6 +32,7 @@ __all__ = [
     "Method",
     "Pairwise",
     "Theorem1",
+    "UnsafeOutputs",
     "abstains",
     "as_method",
     "certified_radius",

@@ -152,9 +152,37 @@ def margin_bounds(
     Raises:
         UnsoundBounds: a layer's finite bounds are inverted.
     """
+    specification = margin_coefficients(predictor.graph, labels[:, None], rivals, predictor.dtype)
+    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates)
+
+
+@torch.no_grad()
+def output_lower_bounds(
+    predictor: Predictor,
+    box: Box,
+    specification: Tensor,
+    rounding: str = "outward",
+    bounds: str = "crown",
+    intermediates: str = "ibp",
+) -> Tensor:
+    """Bound linear functions of the outputs of every network from below, with the last layer folded in.
+
+    Args:
+        predictor: N networks.
+        box: inputs, (B, ...).
+        specification: coefficients on the outputs, (B, K, *output_shape).
+        rounding: see ``margin_bounds``.
+        bounds: likewise.
+        intermediates: likewise.
+
+    Returns:
+        Lower bounds in float64, (N, B, K); -inf where nothing is known.
+
+    Raises:
+        UnsoundBounds: a layer's finite bounds are inverted.
+    """
     mode = by_name(rounding, predictor.dtype)
-    graph = predictor.graph
-    specification, start = margin_coefficients(graph, labels[:, None], rivals, predictor.dtype), Ranges.start(box)
+    graph, start = predictor.graph, Ranges.start(box)
 
     def bound(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
         boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)

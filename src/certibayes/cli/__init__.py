@@ -15,6 +15,7 @@ from certibayes.cli.join import join_command
 from certibayes.cli.radius import radius_command
 from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
+from certibayes.cli.verify import verify_command
 from certibayes.cli.zoo import zoo_command
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ app.command("check")(check_command)
 app.command("radius")(radius_command)
 app.command("attack")(attack_command)
 app.command("evaluate")(evaluate_command)
+app.command("verify")(verify_command)
 app.command("reproduce")(reproduce_command)
 app.add_typer(data_app, name="data")
 app.command("zoo")(zoo_command)

@@ -1,4 +1,4 @@
-"""Architectures by name, and any ``nn.Module`` traced into a graph of supported operations."""
+"""Architectures by name, and any ``nn.Module`` or ONNX file traced into a graph of supported operations."""
 
 from certibayes.networks.architectures import (
     BY_NAME,
@@ -18,6 +18,8 @@ from certibayes.networks.graph import INPUT, Graph, Node, Params
 from certibayes.networks.initialization import init_interval_aware
 from certibayes.networks.lowering import Lowered, lower_function, lower_module
 from certibayes.networks.normalize import Normalize
+from certibayes.networks.onnx_export import to_onnx
+from certibayes.networks.onnx_import import from_onnx, onnx_reference
 from certibayes.networks.operations import Operation
 from certibayes.networks.trace import Network, infer_input_shape, supported_layers, trace
 from certibayes.support.arithmetic import direct_sums
@@ -40,14 +42,17 @@ __all__ = [
     "cnn_medium",
     "cnn_small",
     "direct_sums",
+    "from_onnx",
     "infer_input_shape",
     "init_interval_aware",
     "lower_function",
     "lower_module",
     "mlp",
+    "onnx_reference",
     "paper_cifar",
     "paper_cifar_supplement",
     "resnet_small",
     "supported_layers",
+    "to_onnx",
     "trace",
 ]

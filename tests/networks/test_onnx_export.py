@@ -1,0 +1,59 @@
+"""Networks to ONNX files and back: the same outputs, by our program and by onnx's reference."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import certibayes as cb
+from certibayes.errors import UnsupportedLayer
+from certibayes.networks import from_onnx, onnx_reference, operations, to_onnx, trace
+from certibayes.networks import onnx_export as exporting
+
+from ..strategies import ZOO, few_of, inputs, law, make, seeds
+
+pytest.importorskip("onnx", reason='ONNX files need the extra: pip install "certibayes[onnx]"')
+
+UNEVEN = "adaptive average pool"
+"""Its windows overlap unevenly, for which ONNX has no operator."""
+
+
+def test_every_operation_can_be_written():
+    shipped = {kind for kind in operations.Operation.known.values() if kind.__module__ == operations.__name__}
+    assert shipped == set(exporting._ENTRIES)
+
+
+@pytest.mark.parametrize("dtype", few_of([torch.float32, torch.float64], [torch.float32]), ids=str)
+@pytest.mark.parametrize("name", [name for name in ZOO if name != UNEVEN])
+def test_a_network_comes_back_as_it_was(name, dtype, tmp_path):
+    net, x = make(name, 3, dtype), inputs(name, 5, 3, dtype)
+    path = to_onnx(net, tmp_path / "net.onnx")
+    back = from_onnx(path)
+    with torch.no_grad():
+        expected = net(x)
+        largest = float(expected.abs().max())
+        torch.testing.assert_close(back(x), expected, rtol=0.0, atol=1e-6 * largest)
+    torch.testing.assert_close(onnx_reference(path)(x), expected, rtol=0.0, atol=1e-6 * largest)
+    assert cb.supports(back)
+
+
+@law(20)
+@given(
+    widths=st.lists(st.integers(1, 9), min_size=2, max_size=5), seed=seeds, activation=st.sampled_from(["relu", "tanh"])
+)
+def test_random_networks_come_back_bit_for_bit(tmp_path_factory, widths, seed, activation):
+    torch.manual_seed(seed)
+    first, *hidden, last = widths
+    net = cb.networks.mlp(first, hidden, last, activation=activation)
+    path = to_onnx(net, tmp_path_factory.mktemp("net") / "net.onnx")
+    x = torch.randn(4, first)
+    ours, read = trace(net), trace(from_onnx(path))
+    assert torch.equal(
+        ours.graph.evaluate({**ours.params, **ours.buffers}, x), read.graph.evaluate({**read.params, **read.buffers}, x)
+    )
+
+
+def test_what_onnx_has_no_operator_for_is_refused(tmp_path):
+    with pytest.raises(UnsupportedLayer, match="AdaptiveAvgPool2d cannot be written as ONNX"):
+        to_onnx(make(UNEVEN), tmp_path / "net.onnx")
+    assert not list(tmp_path.iterdir())
