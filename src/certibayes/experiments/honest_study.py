@@ -299,4 +299,14 @@ def _write(out: Path, dataset: str, ood: str) -> None:
     write_atomically(out / "worth.md", worth_markdown([own[0] for own in by_recipe(rows).values()]).encode())
     if claims := _claims(out, dataset, ood):
         write_atomically(out / "claims.md", claims_markdown(claims, dataset, ood).encode())
-    draw_recipes(by_recipe(rows), EPS, out / "honest.png")
+    draw_recipes(by_recipe(rows), _comparable(), EPS, out / "honest.png")
+
+
+def _comparable() -> set[str]:
+    """Return the posteriors of all weights of the MLP under the robust likelihood: their evidence compares."""
+    found = set()
+    for name, recipe in RECIPES.items():
+        whole = recipe.stochastic is None and not isinstance(recipe.algorithm, Laplace)
+        if whole and (recipe.architecture, recipe.likelihood, recipe.temperature) == ("mlp", "robust", 1.0):
+            found |= {name} if recipe.mixture is None else {name, recipe.mixture}
+    return found

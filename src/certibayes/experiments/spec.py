@@ -13,7 +13,8 @@ from certibayes.data import DataSet, as_augmentations, is_regression
 from certibayes.errors import InvalidInput
 from certibayes.experiments._adversary import NAMES, make_adversary, settings_of_adversary
 from certibayes.experiments.settings import Setting, settings_of
-from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, Schedule
+from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, LearnedPrior, Schedule
+from certibayes.inference.learned_prior import GROUPS
 from certibayes.inference.target import BATCH_NORM
 from certibayes.inference.temperature import HELD_OUT, default_temperature
 from certibayes.likelihoods import (
@@ -63,6 +64,7 @@ CHOICES: dict[str, Collection[str]] = {
     "schedule": SCHEDULES,
     "precision": PRECISIONS,
     "batch_norm": BATCH_NORM,
+    "learned_prior": GROUPS,
 }
 """The names that a field of a spec may hold."""
 
@@ -116,6 +118,8 @@ class TrainSpec:
         attack_scale: radius of the attack, relative to that of the bound (cc-ibp, mtl-ibp, exp-ibp); by default 1.
         noise_std: observation noise, for regression.
         variance_scale: the prior variance is this over fan_in.
+        learned_prior: groups of weights whose variances are learned instead: ``inputs``, ``layers`` or ``weights``; by
+            default they are given.
         l1: weight of the sum of all weights' magnitudes in the mean loss, as a further part of the prior.
         algorithm: name of the inference algorithm.
         lr: learning rate; the algorithm's own by default.
@@ -174,6 +178,7 @@ class TrainSpec:
     balance: float = 0.0
     noise_std: float = 0.7
     variance_scale: float = GaussianPrior.variance_scale
+    learned_prior: str | None = None
     l1: float = 0.0
     algorithm: str = "vogn"
     lr: float | None = None
@@ -404,6 +409,8 @@ class TrainSpec:
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""
+        if self.learned_prior is not None:
+            return LearnedPrior(self.variance_scale, l1=self.l1, groups=self.learned_prior)
         return GaussianPrior(self.variance_scale, l1=self.l1)
 
     def make_schedule(self) -> Schedule:
