@@ -18,7 +18,7 @@ need not converge: where m² / s² is 8 to 10 it goes to and fro.) At m = 0 and 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,23 @@ DENSITY = 1 / math.sqrt(2 * math.pi)
 
 HALVINGS, PRECISE = 10, 40
 """Halvings of the interval that holds log s: while training goes on, and at its end."""
+
+
+State = TypeVar("State", bound=Any)
+
+
+def refreshed(target: Target, state: State, curvature: Params, halvings: int = HALVINGS) -> State:
+    """Return a state with the curvature of its kinks, ``kinks``, up to date; itself where it has none.
+
+    Args:
+        target: for N, T and the prior.
+        state: with ``mean``, and with ``slopes``, empty where there are no kinks.
+        curvature: that of everything else.
+        halvings: see ``kink_curvatures``.
+    """
+    if not state.slopes:
+        return state
+    return state._replace(kinks=kink_curvatures(target, state.mean, curvature, state.slopes, halvings))
 
 
 def kink_curvatures(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference._kink import PRECISE, kink_curvatures
+from certibayes.inference._kink import PRECISE, refreshed
 from certibayes.inference._meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
@@ -118,9 +118,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
 
     def refresh(self, target: Target, state: NoisyAdamState) -> NoisyAdamState:
         """See the base class: the curvature of the kinks."""
-        if not state.slopes:
-            return state
-        return state._replace(kinks=kink_curvatures(target, state.mean, state.fisher, state.slopes))
+        return refreshed(target, state, state.fisher)
 
     def mean_params(self, state: NoisyAdamState) -> dict[str, Tensor]:
         """See the base class: the mean."""
@@ -132,9 +130,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
 
     def finalize(self, target: Target, state: NoisyAdamState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        if state.slopes:
-            kinks = kink_curvatures(target, state.mean, state.fisher, state.slopes, PRECISE)
-            state = state._replace(kinks=kinks)
+        state = refreshed(target, state, state.fisher, PRECISE)
         return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from certibayes.errors import InvalidInput
-from certibayes.inference._kink import PRECISE, kink_curvatures
+from certibayes.inference._kink import PRECISE, refreshed
 from certibayes.inference._meanfield import curvature_for_std, sample_weights, standard_deviations
 from certibayes.inference.algorithm import Algorithm, Info, Sweep, require_rates
 from certibayes.inference.target import Target
@@ -117,9 +117,7 @@ class VOGN(Algorithm[VOGNState]):
 
     def refresh(self, target: Target, state: VOGNState) -> VOGNState:
         """See the base class: the curvature of the kinks."""
-        if not state.slopes:
-            return state
-        return state._replace(kinks=kink_curvatures(target, state.mean, state.curvature, state.slopes))
+        return refreshed(target, state, state.curvature)
 
     def mean_params(self, state: VOGNState) -> dict[str, Tensor]:
         """See the base class: the mean."""
@@ -131,9 +129,7 @@ class VOGN(Algorithm[VOGNState]):
 
     def finalize(self, target: Target, state: VOGNState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Return the Gaussian."""
-        if state.slopes:
-            kinks = kink_curvatures(target, state.mean, state.curvature, state.slopes, PRECISE)
-            state = state._replace(kinks=kinks)
+        state = refreshed(target, state, state.curvature, PRECISE)
         return DiagonalGaussian(target.network(), state.mean, self.standard_deviations(target, state))
 
 
