@@ -16,6 +16,7 @@ from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
 from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lower
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import radius_within_range
+from certibayes.bounds.slopes import WORDS, better_lower
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.prediction import Predictor
@@ -27,6 +28,9 @@ multi-neuron cuts above ReLU units as well."""
 
 INTERMEDIATES = ("ibp", "crown")
 """What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
+
+ONE_BY_ONE = tuple((word,) for word in WORDS)
+"""Slopes of CROWN in rounds, each for what those before it leave open."""
 
 MEMORY = 2 * 2**30
 """Bytes that linear bounds may take on a CPU, by default."""
@@ -43,6 +47,7 @@ def logit_bounds(
     bounds: str = "ibp",
     intermediates: str = "ibp",
     memory: int = MEMORY,
+    slopes: tuple[str, ...] = WORDS,
 ) -> tuple[Tensor, Tensor]:
     """Bound the logits of every network of a predictor.
 
@@ -53,6 +58,7 @@ def logit_bounds(
         bounds: one of ``BOUNDS``, each at least as tight as the one before.
         intermediates: one of ``INTERMEDIATES``; intervals do without them.
         memory: bytes that linear bounds may take; they go through the points in parts where they must.
+        slopes: of ``"crown"``, ``"zero"`` or ``"adaptive"``; the best of them is taken.
 
     Returns:
         Lower and upper ends in float64, (N, B, C); infinite for a network and point for which any layer came close to
@@ -67,7 +73,7 @@ def logit_bounds(
     at_once = batch_for(predictor, 2 * graph.classes, memory, bounds)
     if bounds != "ibp" and len(points) > at_once:
         parts = (box.take(part) for part in points.split(at_once))
-        ends = [logit_bounds(predictor, part, rounding, bounds, intermediates, memory) for part in parts]
+        ends = [logit_bounds(predictor, part, rounding, bounds, intermediates, memory, slopes) for part in parts]
         lows, highs = zip(*ends, strict=True)
         return torch.cat(lows, 1), torch.cat(highs, 1)
 
@@ -89,7 +95,7 @@ def logit_bounds(
         boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
         bounder = LinearBounder(graph, params, boxes, mode)
         if bounds == "crown":
-            lower, upper = output_bounds(graph, boxes, bounder.lower, mode)
+            lower, upper = output_bounds(graph, boxes, lambda both: better_lower(bounder, both, slopes), mode)
         else:
             lower, upper = optimized_bounds(bounder, hull=bounds == "hull")
         if intermediates == "crown":
@@ -126,7 +132,7 @@ def are_finite(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def margin_bounds(
+def margin_bounds(  # noqa: PLR0913 - public
     predictor: Predictor,
     box: Box,
     labels: Tensor,
@@ -134,6 +140,7 @@ def margin_bounds(
     rounding: str = "outward",
     bounds: str = "crown",
     intermediates: str = "ibp",
+    slopes: tuple[str, ...] = WORDS,
 ) -> Tensor:
     """Bound the margins z_y - z_c of every network from below, with the last layer folded in.
 
@@ -145,6 +152,7 @@ def margin_bounds(
         rounding: ``"outward"`` or ``"ideal"``.
         bounds: one of ``BOUNDS``, but ``"hull"``, which cannot be mapped over networks.
         intermediates: one of ``INTERMEDIATES``.
+        slopes: of ``"crown"``, ``"zero"`` or ``"adaptive"``; the best of them is taken.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -163,7 +171,7 @@ def margin_bounds(
         if bounds == "ibp":
             lower = bounder.elided(specification)
         elif bounds == "crown":
-            lower = bounder.lower(specification)
+            lower = better_lower(bounder, specification, slopes)
         else:
             lower = optimized_lower(bounder, specification)
         return lower, *ranges
@@ -223,6 +231,12 @@ def intermediate_boxes(
     if intermediates == "crown":
         boxes = crown_boxes(predictor.graph, params, boxes, mode)
     return boxes, ranges
+
+
+def slope_rounds(bounds: str, intermediates: str) -> tuple[tuple[str, ...], ...]:
+    """Say which slopes are tried at once, and which only on what those before them leave open."""
+    # CROWN's intermediates cost far more than what is made of them, so all slopes are tried while they are known.
+    return ONE_BY_ONE if bounds == "crown" and intermediates == "ibp" else (WORDS,)
 
 
 def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = "crown") -> int:
