@@ -24,12 +24,15 @@ from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.bounds.windows import ReceptiveField, receptive_field
 from certibayes.networks import Graph, Params
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import LeakyReLU, MaxPool2d, ReLU, Reshape, Sigmoid, Tanh
+from certibayes.networks.operations import BatchNorm, LeakyReLU, MaxPool2d, Normalize, ReLU, Reshape, Sigmoid, Tanh
 from certibayes.regions import Box
 from certibayes.support.stacks import is_mapped
 
 KINKED = (ReLU, LeakyReLU)
 NONLINEAR = (*KINKED, Tanh, Sigmoid, MaxPool2d)
+
+VALUE_BY_VALUE = (Reshape, Normalize, BatchNorm)
+"""Linear operations that make every output of one input, and no two of the same."""
 
 SLOPES = ("adaptive", "zero")
 """Tried one after the other, on what is unstable still; the first is the better on networks that need this at all."""
@@ -59,7 +62,7 @@ def crown_boxes(
         if isinstance(node.operation, NONLINEAR) and not isinstance(node.operation, KINKED)
         for name in node.inputs
     }
-    exact = _first_layers(graph)
+    exact = first_layers(graph)
     tight: Boxes = {INPUT: boxes[INPUT]}
     for index, node in enumerate(graph.nodes):
         inputs = tuple(tight[name] for name in node.inputs)
@@ -72,13 +75,19 @@ def crown_boxes(
     return tight
 
 
-def _first_layers(graph: Graph) -> set[str]:
-    """Return the layers whose only input is the network's, whose intervals nothing can improve."""
-    reshaped = {INPUT}
+def first_layers(graph: Graph) -> set[str]:
+    """Return the layers whose intervals are exact: one layer on the input, and what goes value by value around it."""
+    by_value, exact = {INPUT}, set[str]()
     for node in graph.nodes:
-        if isinstance(node.operation, Reshape) and node.inputs[0] in reshaped:
-            reshaped.add(node.name)
-    return {node.name for node in graph.nodes if len(node.inputs) == 1 and node.inputs[0] in reshaped}
+        if len(node.inputs) != 1:
+            continue
+        if isinstance(node.operation, VALUE_BY_VALUE):
+            for kind in (by_value, exact):
+                if node.inputs[0] in kind:
+                    kind.add(node.name)
+        elif node.inputs[0] in by_value:
+            exact.add(node.name)
+    return exact | by_value
 
 
 @dataclasses.dataclass(frozen=True)

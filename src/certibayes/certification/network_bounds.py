@@ -106,7 +106,7 @@ def logit_bounds(
         return lower, upper, *ranges
 
     bound = by_intervals if bounds == "ibp" else by_linear_bounds
-    low, high, known, inverted = _over_networks(bound, predictor, bounds != "hull")
+    low, high, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates))
     if bounds == "ibp":
         low, high = Box(low, high).ends()
     low, high = low.flatten(2), high.flatten(2)
@@ -165,7 +165,9 @@ def margin_bounds(  # noqa: PLR0913 - public
     specification, start = margin_coefficients(graph, labels[:, None], rivals, predictor.dtype), Ranges.start(box)
 
     def bound(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
+        # Intervals stay intervals, whatever linear bounds know of the layers in between.
+        known_by = "ibp" if bounds == "ibp" else intermediates
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, known_by, start)
         # On a GPU this is mapped over networks, and nothing is overwritten.
         bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and not specification.is_cuda)
         if bounds == "ibp":
@@ -176,7 +178,7 @@ def margin_bounds(  # noqa: PLR0913 - public
             lower = optimized_lower(bounder, specification)
         return lower, *ranges
 
-    lower, known, inverted = _over_networks(bound, predictor)
+    lower, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates))
     _require_upright(~inverted)
     return torch.where(known[..., None] & torch.isfinite(lower), lower, -torch.inf)
 
@@ -233,6 +235,11 @@ def intermediate_boxes(
     return boxes, ranges
 
 
+def can_be_mapped(bounds: str, intermediates: str) -> bool:
+    """Tell whether networks are bounded all at once, on a GPU, or one by one, as cuts and selected units need it."""
+    return bounds == "ibp" or (bounds != "hull" and intermediates == "ibp")
+
+
 def slope_rounds(bounds: str, intermediates: str) -> tuple[tuple[str, ...], ...]:
     """Say which slopes are tried at once, and which only on what those before them leave open."""
     # CROWN's intermediates cost far more than what is made of them, so all slopes are tried while they are known.
@@ -257,7 +264,7 @@ def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = 
 
 
 def _over_networks(
-    bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor, mapped: bool = True
+    bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor, mapped: bool
 ) -> tuple[Tensor, ...]:
     """Results of ``bound`` for every network, each stacked, (N, ...)."""
     with direct_sums():
