@@ -1,6 +1,9 @@
 """Receptive fields: bounds over windows are those over the whole network, and hold as floats compute both."""
 
+import copy
+import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -9,14 +12,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import IDEAL, ideal_box, layer_boxes, outward, outward_box, windows
+from certibayes.bounds import IDEAL, ideal_box, layer_boxes, linear_bounds, outward, outward_box, windows
 from certibayes.bounds import intermediate as intermediate_bounds
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.windows import receptive_field
 from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import Conv2d
 
-from ..strategies import attacked_points, ball, graph_and_params, law, points_of, randomise_statistics, seeds
+from ..strategies import attacked_points, ball, fractions, graph_and_params, law, points_of, randomise_statistics, seeds
+from .exact_cases import range_on_interval
 
 SHAPE = (2, 9, 8)
 
@@ -152,3 +156,65 @@ def test_a_ball_and_other_layers_are_for_the_whole_network():
     graph, params = graph_and_params(trace(pooled))
     boxes = layer_boxes(graph, params, ideal_box(x, 0.1))
     assert windowed_layers(graph, params, boxes) == [graph.nodes[0].name]
+
+
+def dense_layers(net: nn.Sequential, pixel: int, x: torch.Tensor) -> list:
+    """Exact layers of a network as a function of one pixel alone: convolutions as the matrices that they are."""
+    layers, size = [], (1, 4, 4)
+    for module in net:
+        if not isinstance(module, (nn.Conv2d, nn.Linear)):
+            continue
+        shape = size if isinstance(module, nn.Conv2d) else (math.prod(size),)
+        units = torch.eye(math.prod(size), dtype=torch.float64).view(-1, *shape)
+        # Each output of a unit vector is one weight, or the sum of zeros: nothing is rounded.
+        zero = module.double()(torch.zeros(1, *shape, dtype=torch.float64))
+        bare = type(module).forward(_without_bias(module), units).detach()
+        layers.append((fractions(bare.flatten(1).T.contiguous()), fractions(zero.detach().flatten())))
+        size = tuple(zero.shape[1:])
+    (weight, bias), values = layers[0], fractions(x.flatten())
+    values[pixel] = Fraction(0)
+    fixed = [b + sum(w * v for w, v in zip(row, values, strict=True)) for row, b in zip(weight, bias, strict=True)]
+    return [([[row[pixel]] for row in weight], fixed), *layers[1:]]
+
+
+def _without_bias(module: nn.Module) -> nn.Module:
+    bare = copy.deepcopy(module)
+    bare.bias.data.zero_()
+    return bare
+
+
+@law(6)
+@given(seed=seeds, eps=st.sampled_from([0.0, 0.1, 0.7]), pixel=st.integers(0, 15))
+def test_exact_ranges_of_tiny_networks_are_contained(seed, eps, pixel):
+    """All inputs of activations, and the outputs, over one pixel, in rational arithmetic."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential(
+            nn.Conv2d(1, 2, 2, padding=1), nn.ReLU(), nn.Conv2d(2, 2, 3, 2, 1), nn.ReLU(), nn.Flatten(),
+            nn.Linear(18, 2),
+        )  # fmt: skip
+    net.input_shape = (1, 4, 4)
+    graph, params = graph_and_params(trace(net))
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(seed))
+    radii = torch.zeros(1, 1, 4, 4, dtype=torch.float64)
+    radii.view(-1)[pixel] = eps
+    middle = Fraction(float(x.view(-1)[pixel]))
+    layers = dense_layers(copy.deepcopy(net), pixel, x)
+    for dtype in (torch.float32, torch.float64):
+        rounding = outward(dtype)
+        weights = {name: value.to(dtype) for name, value in params.items()}
+        box = cb.regions.InputRegion.around(x.to(dtype), radii).outward_box(dtype)
+        boxes = layer_boxes(graph, weights, box, rounding)
+        boxes = crown_boxes(graph, weights, boxes, rounding)
+        for depth, node in enumerate((graph.nodes[0], graph.nodes[2])):
+            exact = range_on_interval(layers[: depth + 1], Fraction(0), middle - Fraction(eps), middle + Fraction(eps))
+            low, high = boxes[node.name].ends()
+            for down, up, (smallest, most) in zip(
+                fractions(low.flatten()), fractions(high.flatten()), exact, strict=True
+            ):
+                assert down <= smallest and most <= up
+        exact = range_on_interval(layers, Fraction(0), middle - Fraction(eps), middle + Fraction(eps))
+        for slopes in ("zero", "adaptive"):
+            lower, upper = linear_bounds(graph, weights, box, rounding, slopes, boxes)
+            for down, up, (smallest, most) in zip(fractions(lower[0]), fractions(upper[0]), exact, strict=True):
+                assert down <= smallest and most <= up
