@@ -97,3 +97,11 @@ def test_networks_with_units_that_are_off_stay_inside_in_every_order(eps):
     assert strayed > 0.0
     if eps == 0.0:
         assert float((upper - lower).max()) < 2e-3
+
+
+def test_tiny_inputs_may_lose_all_they_can_among_themselves():
+    x = torch.full((TERMS,), F32.underflow * F32.unit)
+    x[0] = F32.underflow
+    weight = torch.full((1, TERMS), 2.0**28)
+    lost = worst_error(weight[0], x)
+    assert Fraction(2) * Fraction(F32.underflow) < lost <= Fraction(float(error_of(weight, x)[0]))

@@ -6,15 +6,16 @@ from hypothesis import given
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import LinearBounder, Relaxation, ideal_box, layer_boxes, outward_box
+from certibayes.bounds import LinearBounder, Relaxation, ideal_box, layer_boxes, outward, outward_box
 from certibayes.bounds.linear import margin_specification
 from certibayes.bounds.optimize import optimized_lower
-from certibayes.bounds.slopes import WORDS, adaptive_slopes, better_lower
+from certibayes.bounds.slopes import CHOSEN, WORDS, adaptive_slopes, better_lower
 from certibayes.certification import margin_bounds
 from certibayes.certification import network_bounds as of_networks
 from certibayes.certification.stages import margins as stage
+from certibayes.networks import direct_sums
 
-from ..strategies import ZOO, inputs, law, radii, seeds, traced
+from ..strategies import ZOO, attacked_points, ball, inputs, law, outputs_at, points_of, radii, seeds, traced
 
 LABELS = torch.tensor([0, 1, 2])
 EPS = torch.linspace(0.01, 0.15, 80, dtype=torch.float64)
@@ -33,9 +34,11 @@ def test_the_better_of_both_is_never_worse_than_either(name, seed, eps):
     assert name in ZOO
     bounder, specification = bounder_of(name, seed, eps)
     better, optimized = better_lower(bounder, specification), optimized_lower(bounder, specification, steps=2)
+    chosen = better_lower(bounder, specification, (*WORDS, CHOSEN))
     for slopes in WORDS:
         alone = bounder.lower(specification, Relaxation(slopes))
         assert (better >= alone).all()
+        assert (chosen >= alone).all()
         assert (optimized >= alone).all()
 
 
@@ -48,10 +51,37 @@ def test_each_is_better_somewhere():
 
 def test_adaptive_slopes_as_numbers_are_those_of_the_word():
     bounder, specification = bounder_of("relu", 0, 0.3)
-    numbers = {name: slopes[:, None] for name, slopes in adaptive_slopes(bounder.graph, bounder.boxes).items()}
+    numbers = {name: slopes[:, None] for name, slopes in adaptive_slopes(bounder).items()}
     by_number, by_word = (bounder.lower(specification, Relaxation(slopes)) for slopes in (numbers, "adaptive"))
     torch.testing.assert_close(by_number, by_word)
     assert all(bool(((slopes == 0) | (slopes == 1)).all()) for slopes in numbers.values())
+
+
+@pytest.mark.parametrize("name", ZOO)
+@law(2)
+@given(seed=seeds, eps=radii)
+def test_chosen_slopes_are_sound_in_floats(name, seed, eps):
+    graph, params = traced(name, seed)
+    x, rounding = inputs(name, 3, seed), outward(torch.float32)
+    specification = margin_specification(LABELS, graph.classes, torch.float32)[0]
+    with torch.no_grad(), direct_sums():
+        boxes = layer_boxes(graph, params, outward_box(x, eps), rounding)
+        bounder = LinearBounder(graph, params, boxes, rounding, in_place=True)
+        lower = better_lower(bounder, specification, (*WORDS, CHOSEN))
+    points = points_of(*ball(x, eps), 16, seed)
+    if eps > 0:
+        points = torch.cat([points, attacked_points(lambda z: graph.evaluate(params, z), *ball(x, eps))])
+    outputs = outputs_at(graph, params, points).double().flatten(2)
+    margins = torch.einsum("bsc,pbc->pbs", specification.flatten(2).double(), outputs)
+    # The differences of two floats are exact in float64 but for their last digits.
+    assert (margins >= lower - 1e-15 * outputs.abs().amax()).all()
+
+
+def test_choosing_unit_by_unit_gains():
+    bounder, specification = bounder_of("relu", 0, 0.1)
+    better = better_lower(bounder, specification)
+    chosen = better_lower(bounder, specification, (*WORDS, CHOSEN))
+    assert float((chosen - better).mean()) > 0
 
 
 def predictor_and_points():

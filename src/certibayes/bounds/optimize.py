@@ -18,7 +18,7 @@ from certibayes.bounds.cuts import Cuts, chord_cuts, cut_layers
 from certibayes.bounds.linear import LinearBounder, output_bounds
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL
-from certibayes.bounds.slopes import WORDS, adaptive_slopes
+from certibayes.bounds.slopes import WORDS, better_start
 from certibayes.networks.operations import LeakyReLU, ReLU
 
 STEPS = 10
@@ -106,17 +106,9 @@ def optimized_lower(
     start = start_relaxation(bounder, specification, hull, {})
     if not start.slopes or steps == 0:
         return plain
-    start = replace(start, slopes=_begin_at(adaptive_slopes(bounder.graph, bounder.boxes), adaptive > zero))
+    start = replace(start, slopes=better_start(bounder, zero, adaptive))
     best = ascend(bounder, specification, start, steps)
     return torch.maximum(plain, bounder.lower(specification, best))
-
-
-def _begin_at(adaptive: Mapping[str, Tensor], better: Tensor) -> dict[str, Tensor]:
-    """Return adaptive slopes where they are better, (B, S), and 0 elsewhere, (B, S, *shape), by node."""
-    return {
-        name: slopes[:, None] * better.to(slopes).view(*better.shape, *[1] * (slopes.dim() - 1))
-        for name, slopes in adaptive.items()
-    }
 
 
 def optimized_bounds(bounder: LinearBounder, hull: bool = False) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
 from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lower
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import radius_within_range
-from certibayes.bounds.slopes import WORDS, better_lower
+from certibayes.bounds.slopes import CHOSEN, WORDS, better_lower
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.prediction import Predictor
@@ -58,7 +58,7 @@ def logit_bounds(
         bounds: one of ``BOUNDS``, each at least as tight as the one before.
         intermediates: one of ``INTERMEDIATES``; intervals do without them.
         memory: bytes that linear bounds may take; they go through the points in parts where they must.
-        slopes: of ``"crown"``, ``"zero"`` or ``"adaptive"``; the best of them is taken.
+        slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
 
     Returns:
         Lower and upper ends in float64, (N, B, C); infinite for a network and point for which any layer came close to
@@ -70,7 +70,7 @@ def logit_bounds(
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
     points = torch.arange(len(box.center), device=box.center.device)
-    at_once = batch_for(predictor, 2 * graph.classes, memory, bounds)
+    at_once = batch_for(predictor, 2 * graph.classes, memory, bounds, slopes)
     if bounds != "ibp" and len(points) > at_once:
         parts = (box.take(part) for part in points.split(at_once))
         ends = [logit_bounds(predictor, part, rounding, bounds, intermediates, memory, slopes) for part in parts]
@@ -152,7 +152,7 @@ def margin_bounds(  # noqa: PLR0913 - public
         rounding: ``"outward"`` or ``"ideal"``.
         bounds: one of ``BOUNDS``, but ``"hull"``, which cannot be mapped over networks.
         intermediates: one of ``INTERMEDIATES``.
-        slopes: of ``"crown"``, ``"zero"`` or ``"adaptive"``; the best of them is taken.
+        slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -243,16 +243,19 @@ def can_be_mapped(bounds: str, intermediates: str) -> bool:
 def slope_rounds(bounds: str, intermediates: str) -> tuple[tuple[str, ...], ...]:
     """Say which slopes are tried at once, and which only on what those before them leave open."""
     # CROWN's intermediates cost far more than what is made of them, so all slopes are tried while they are known.
-    return ONE_BY_ONE if bounds == "crown" and intermediates == "ibp" else (WORDS,)
+    return ONE_BY_ONE if bounds == "crown" and intermediates == "ibp" else ((*WORDS, CHOSEN),)
 
 
-def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = "crown") -> int:
+def batch_for(
+    predictor: Predictor, quantities: int, memory: int, bounds: str = "crown", slopes: tuple[str, ...] = WORDS
+) -> int:
     """How many points at once keep linear bounds on so many quantities of each within ``memory`` bytes."""
     graph = predictor.graph
     counts = [torch.Size(shape).numel() for shape in (graph.input_shape, *(node.shape for node in graph.nodes))]
     # Coefficients of two layers at a time, and what the relaxation makes of them; an ascent keeps those of all layers,
     # and slopes with their gradients and moments.
-    numbers = 10 * sum(counts) if bounds in ("alpha-crown", "hull") else 6 * max(counts)
+    ascends = bounds in ("alpha-crown", "hull") or (bounds == "crown" and CHOSEN in slopes)
+    numbers = 10 * sum(counts) if ascends else 6 * max(counts)
     if bounds == "hull":
         numbers += CUT_COPIES * sum(
             min(MOST_CUTS, *layer.shape) * int(layer.weights(predictor.samples)["weight"].shape[-1])

@@ -36,7 +36,7 @@ class MarginBounds:
         if len(points) == 0:
             return state
         count, predictor = int(wanted.sum(-1).max()), problem.predictor
-        for part in points.split(batch_for(predictor, count, problem.memory, self.bounds)):
+        for part in points.split(batch_for(predictor, count, problem.memory, self.bounds, slopes)):
             # The rivals that are wanted come first; shorter lists are filled up with others, at no extra cost.
             rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :count]
             box = problem.box.take(part)
