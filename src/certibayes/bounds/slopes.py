@@ -33,7 +33,7 @@ def better_lower(bounder: LinearBounder, specification: Tensor, slopes: Sequence
     Args:
         bounder: of the network.
         specification: coefficients on the outputs, (B, S, *output_shape).
-        slopes: some of ``WORDS``; with both of them ``CHOSEN`` may be the last.
+        slopes: some of ``WORDS``; with both of them ``CHOSEN`` may be the last, which cannot be mapped over networks.
     """
     found = [bounder.lower(specification, Relaxation(word)) for word in slopes if word != CHOSEN]
     if CHOSEN in slopes:
@@ -67,7 +67,11 @@ def adaptive_slopes(bounder: LinearBounder) -> dict[str, Tensor]:
 
 def _chosen(bounder: LinearBounder, specification: Tensor, start: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return 1 where the bound would rise with a unit's slope, else 0, (B, S, *shape), by node."""
-    # Any slopes are sound, so they may be found in any arithmetic.
+    # Any slopes are sound, so they may be found in any arithmetic. Not by ``torch.func``: what that imports when it is
+    # first used takes longer than many a certificate.
     ideal = replace(bounder, rounding=IDEAL, in_place=False)
-    slope_of = torch.func.grad(lambda slopes: ideal.at_input(specification, Relaxation(slopes)).sum())
-    return {name: (value > 0).to(value) for name, value in slope_of(start).items()}
+    with torch.enable_grad():
+        slopes = {name: value.requires_grad_() for name, value in start.items()}
+        total = ideal.at_input(specification, Relaxation(slopes)).sum()
+        gradients = torch.autograd.grad(total, list(slopes.values()), allow_unused=True, materialize_grads=True)
+    return {name: (value > 0).to(value) for name, value in zip(slopes, gradients, strict=True)}
