@@ -15,7 +15,10 @@ import torch
 from benchmarks import records, tables
 from benchmarks.records import Figures, Record
 
-BENCHMARKS = ("steps", "many", "hmc", "cnn7", "certification", "linear", "convolutions", "attack", "growth")
+BENCHMARKS = (
+    "steps", "many", "hmc", "cnn7", "certification", "linear", "convolutions", "verifiers", "attack",
+    "growth",
+)  # fmt: skip
 SAVED_RUNS = 5
 
 

@@ -50,7 +50,7 @@ def measure(device: str) -> Figures:
         {
             "bare products": lambda: products(networks, box, specification, True),
             "ideal products": lambda: products(networks, box, specification, False),
-            "CROWN margins, outward": lambda: margin_bounds(predictor, box, y, rivals),
+            "CROWN margins, outward": lambda: margin_bounds(predictor, box, y, rivals, slopes=("zero",)),
         },
         rounds=7,
         device=device,

@@ -30,7 +30,7 @@ class Figure:
     """One figure; smaller is better.
 
     Attributes:
-        unit: ``"x"`` for a ratio within a run, ``"s"`` for seconds, ``"GB"``.
+        unit: ``"x"`` for a ratio within a run, ``"s"`` for seconds, ``"GB"``, or ``"%"``.
         runs: its value in each run.
         bar: what it is to stay below, if anything.
     """

@@ -18,6 +18,8 @@ def shown(value: float | None, unit: str) -> str:
         return f"{value:.2f}x"
     if unit == "GB":
         return f"{value:.2f} GB"
+    if unit == "%":
+        return f"{value:.1f}%"
     scale, name = next(((s, n) for s, n in ((1, "s"), (1e3, "ms")) if value * s >= 1), (1e6, "µs"))
     return f"{scale * value:.3g} {name}" if scale * value < 100 else f"{scale * value:.0f} {name}"
 

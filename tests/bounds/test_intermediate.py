@@ -1,5 +1,7 @@
 """CROWN's bounds on the layers in between: they hold, they are not wider than intervals, and deep networks gain."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,12 +9,24 @@ from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
-from certibayes.bounds import IDEAL, ideal_box, layer_boxes, linear_bounds, outward, outward_box
-from certibayes.bounds.intermediate import crown_boxes
+from certibayes.bounds import IDEAL, LinearBounder, ideal_box, layer_boxes, linear_bounds, outward, outward_box
+from certibayes.bounds.intermediate import crown_boxes, first_layers
 from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import Add
 
-from ..strategies import ZOO, Functional, attacked_points, ball, graph_and_params, inputs, law, points_of, seeds, traced
+from ..strategies import (
+    ZOO,
+    Functional,
+    attacked_points,
+    ball,
+    graph_and_params,
+    inputs,
+    law,
+    points_of,
+    randomise_statistics,
+    seeds,
+    traced,
+)
 
 
 @pytest.mark.parametrize("name", sorted(ZOO))
@@ -94,7 +108,7 @@ def test_certify_proves_more_with_them(method):
 
 
 def test_unknown_ones_are_refused():
-    with pytest.raises(cb.errors.InvalidInput, match="intermediates must be one of ibp, crown"):
+    with pytest.raises(cb.errors.InvalidInput, match="intermediates must be one of ibp, crown, auto"):
         cb.Theorem1("crown", intermediates="magic")
 
 
@@ -115,3 +129,21 @@ def test_a_sum_with_the_input_is_bounded_like_any_other_layer():
     before = around(lambda net, x: net.last(torch.relu(x + net.second(torch.relu(net.first(x))))))
     after = around(lambda net, x: net.last(torch.relu(net.second(torch.relu(net.first(x))) + x)))
     torch.testing.assert_close(before, after)
+
+
+def test_intervals_of_the_first_layer_are_known_to_be_exact():
+    """With what normalizes around it: CROWN would find the same ends again."""
+    net = nn.Sequential(
+        cb.networks.Normalize([0.4, 0.6], [0.3, 0.2]), nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(),
+        nn.Conv2d(3, 3, 2), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(27, 3),
+    )  # fmt: skip
+    net.input_shape = (2, 6, 6)
+    graph, params = graph_and_params(trace(randomise_statistics(net.double()).eval()))
+    exact = first_layers(graph)
+    assert exact - {"input"} == {node.name for node in graph.nodes[:3]}
+    x = torch.rand(2, 2, 6, 6, dtype=torch.float64)
+    boxes = layer_boxes(graph, params, ideal_box(x, 0.1))
+    name = graph.nodes[2].name
+    bounder = LinearBounder(replace(graph, nodes=graph.nodes[:3]), params, boxes)
+    unit = torch.eye(48, dtype=torch.float64).view(48, 3, 4, 4).expand(2, 48, 3, 4, 4)
+    torch.testing.assert_close(bounder.at_input(unit), boxes[name].lower.flatten(1))

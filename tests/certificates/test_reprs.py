@@ -46,7 +46,7 @@ def test_a_result_is_shown_in_a_few_words(name):
 
 
 def test_methods_show_their_settings():
-    assert repr(cb.Best(bounds="crown", budget=60)) == "Best(bounds='crown', intermediates='ibp', budget=60)"
+    assert repr(cb.Best(bounds="crown", budget=60)) == "Best(bounds='crown', intermediates='auto', budget=60)"
 
 
 def test_a_check_that_could_not_be_made_says_why():

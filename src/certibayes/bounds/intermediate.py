@@ -2,29 +2,45 @@
 
 Intervals forget how the units of a layer depend on each other, which makes them wider with every layer. Here the inputs
 of each activation are bounded by a backward pass as an output is, one layer after the other, with the boxes that are
-known by then. The result is the better of both, unit by unit. The cost grows with the square of the depth and with the
-width of every layer, where interval bounds cost two products per layer.
+known by then. The result is the better of both, unit by unit.
+
+Only units that may have either sign are worth it: on the others ReLU is linear. So intervals come first, then adaptive
+slopes for the units that these leave unstable, then slopes 0 for those that are unstable still. Units of a convolution
+are bounded over their receptive fields (``bounds.windows``), those of other layers over the whole network.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from certibayes.bounds.linear import Boxes, LinearBounder
 from certibayes.bounds.registry import rules_for
+from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL, Rounding
+from certibayes.bounds.windows import ReceptiveField, receptive_field
 from certibayes.networks import Graph, Params
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import LeakyReLU, MaxPool2d, ReLU, Reshape, Sigmoid, Tanh
+from certibayes.networks.operations import BatchNorm, LeakyReLU, MaxPool2d, Normalize, ReLU, Reshape, Sigmoid, Tanh
 from certibayes.regions import Box
+from certibayes.support.stacks import is_mapped
 
-NONLINEAR = (ReLU, LeakyReLU, Tanh, Sigmoid, MaxPool2d)
+KINKED = (ReLU, LeakyReLU)
+NONLINEAR = (*KINKED, Tanh, Sigmoid, MaxPool2d)
 
-AT_ONCE = 64
-"""Units of a layer that are bounded at once."""
+VALUE_BY_VALUE = (Reshape, Normalize, BatchNorm)
+"""Linear operations that make every output of one input, and no two of the same."""
+
+SLOPES = ("adaptive", "zero")
+"""Tried one after the other, on what is unstable still; the first is the better on networks that need this at all."""
+
+EVERY = slice(None)
+
+AT_ONCE = 2**22
+"""Coefficients on the largest layer that are held at once: some tens of megabytes for a backward pass."""
 
 
 def crown_boxes(
@@ -37,48 +53,160 @@ def crown_boxes(
         params: parameters and buffers of one sample.
         boxes: interval bounds, from ``layer_boxes``.
         rounding: the same as theirs.
-        at_once: units bounded at once, which sets the memory that is needed.
+        at_once: coefficients on the largest layer that are held at once, which sets the memory that is needed.
     """
     feeding = {name for node in graph.nodes if isinstance(node.operation, NONLINEAR) for name in node.inputs}
-    exact = _first_layers(graph)
+    bent = {
+        name
+        for node in graph.nodes
+        if isinstance(node.operation, NONLINEAR) and not isinstance(node.operation, KINKED)
+        for name in node.inputs
+    }
+    exact = first_layers(graph)
     tight: Boxes = {INPUT: boxes[INPUT]}
     for index, node in enumerate(graph.nodes):
         inputs = tuple(tight[name] for name in node.inputs)
-        box = rules_for(node.operation).interval(node.operation, node.weights(params), inputs, rounding)
-        tight[node.name] = box
+        tight[node.name] = rules_for(node.operation).interval(node.operation, node.weights(params), inputs, rounding)
         if node.name in feeding and node.name not in exact and not isinstance(node.operation, NONLINEAR):
             part = dataclasses.replace(graph, nodes=graph.nodes[: index + 1])
-            tight[node.name] = _narrowed(part, params, tight, rounding, at_once)
+            for slopes in SLOPES:
+                layer = _Layer(part, params, tight, rounding, slopes, at_once)
+                tight[node.name] = layer.narrowed(every=node.name in bent)
     return tight
 
 
-def _first_layers(graph: Graph) -> set[str]:
-    """Return the layers whose only input is the network's, whose intervals nothing can improve."""
-    reshaped = {INPUT}
+def first_layers(graph: Graph) -> set[str]:
+    """Return the layers whose intervals are exact: one layer on the input, and what goes value by value around it."""
+    by_value, exact = {INPUT}, set[str]()
     for node in graph.nodes:
-        if isinstance(node.operation, Reshape) and node.inputs[0] in reshaped:
-            reshaped.add(node.name)
-    return {node.name for node in graph.nodes if len(node.inputs) == 1 and node.inputs[0] in reshaped}
+        if len(node.inputs) != 1:
+            continue
+        if isinstance(node.operation, VALUE_BY_VALUE):
+            for kind in (by_value, exact):
+                if node.inputs[0] in kind:
+                    kind.add(node.name)
+        elif node.inputs[0] in by_value:
+            exact.add(node.name)
+    return exact | by_value
 
 
-def _narrowed(graph: Graph, params: Params, boxes: Boxes, rounding: Rounding, at_once: int) -> Box:
-    """Bound every output of a graph by a backward pass, and intersect with the box that is known."""
-    box = boxes[graph.nodes[-1].name]
-    units = box.center[0].numel()
-    identity = torch.eye(units, dtype=box.center.dtype, device=box.center.device)
-    bounder, lows, highs = LinearBounder(graph, params, boxes, rounding), [], []
-    for some in identity.split(at_once):
-        both = torch.cat([some, -some]).view(-1, *graph.output_shape)
-        lower, negative = bounder.lower(both.expand(len(box.center), *both.shape)).split(len(some), 1)
-        lows.append(lower)
-        highs.append(-negative)
-    low, high = (end.flatten(1) for end in rounding.ends(box))
-    return box_between_ends(
-        torch.maximum(torch.cat(lows, 1), low).view(box.center.shape),
-        torch.minimum(torch.cat(highs, 1), high).view(box.center.shape),
-        box.center.dtype,
-        rounding,
-    )
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """The last layer of a graph, whose units are to be bounded.
+
+    Attributes:
+        graph: up to this layer.
+        params: parameters and buffers of one sample.
+        boxes: of all layers before, and of this one as far as it is known.
+        rounding: of the program that runs, or ideal.
+        slopes: lower slopes of activations, by a word.
+        at_once: coefficients that are held at once.
+    """
+
+    graph: Graph
+    params: Params
+    boxes: Boxes
+    rounding: Rounding
+    slopes: str
+    at_once: int
+
+    @property
+    def box(self) -> Box:
+        """What is known of this layer."""
+        return self.boxes[self.graph.nodes[-1].name]
+
+    def narrowed(self, every: bool) -> Box:
+        """Bound units by a backward pass, and intersect with the box that is known.
+
+        Args:
+            every: whether to bound all units, or those alone whose sign is not known.
+        """
+        low, high = (end.flatten(1) for end in self.rounding.ends(self.box))
+        if is_mapped(low):
+            # Nobody can look at the signs of many networks at once.
+            every_unit = torch.arange(low.shape[1], device=low.device).expand(len(low), -1)
+            parts = [self._bounded(EVERY, units) for units in every_unit.split(self._rows_at_once, 1)]
+            found = torch.cat([lower for lower, _ in parts], 1), torch.cat([upper for _, upper in parts], 1)
+        else:
+            wanted = torch.ones_like(low, dtype=torch.bool) if every else (low < 0) & (high > 0)
+            found = self._of_some(wanted, low, high)
+        new_low, new_high = torch.maximum(low, found[0]), torch.minimum(high, found[1])
+        new = box_between_ends(new_low, new_high, self.box.center.dtype, self.rounding)
+        # Where nothing is gained the box stays as it is, which is not rounded once more.
+        gained = (new_low > low) | (new_high < high) | torch.isnan(new_low) | torch.isnan(new_high)
+        gained = gained.view(self.box.center.shape)
+        return Box(
+            torch.where(gained, new.center.view_as(self.box.center), self.box.center),
+            torch.where(gained, new.radius.view_as(self.box.radius), self.box.radius),
+        )
+
+    def _of_some(self, wanted: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound the wanted units, (B, units), and return both ends of all of them, (B, units)."""
+        low, high = low.clone(), high.clone()
+        if not bool(wanted.any()):
+            return low, high
+        field = receptive_field(self.graph, self.params, self.boxes)
+        if field is not None:
+            rows = wanted.nonzero()
+            low[rows[:, 0], rows[:, 1]], high[rows[:, 0], rows[:, 1]] = self._over_windows(field, rows)
+            return low, high
+        for points, units in self._parts(wanted):
+            lower, upper = self._bounded(points, units)
+            # What fills up rows depends on the other points of a batch, and results must not.
+            asked = wanted[points].gather(1, units)
+            row, column = points[:, None].expand_as(units)[asked], units[asked]
+            low[row, column], high[row, column] = lower[asked], upper[asked]
+        return low, high
+
+    def _over_windows(self, field: ReceptiveField, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound units of a convolution, (R, 2) by point and number, over their receptive fields, (R,) each."""
+        windowed, shape = field.over(self.boxes), self.graph.output_shape
+        found = []
+        for point, unit in (part.unbind(1) for part in rows.split(max(1, self.at_once // (2 * field.largest)))):
+            channel, place = unit // (shape[1] * shape[2]), unit % (shape[1] * shape[2])
+            at = (place // shape[2], place % shape[2])
+            one = torch.arange(shape[0], device=unit.device) == channel[:, None]
+            specification = one.to(self.box.center.dtype)[:, None, :, None, None]
+            bounder = LinearBounder(
+                field.graph, self.params, windowed.take(point, at), self.rounding, self._in_place, windowed.inside(at)
+            )
+            found.append(bounder.at_input(torch.cat([specification, -specification], 1), Relaxation(self.slopes)))
+        lower, negative = torch.cat(found).unbind(1)
+        return lower, -negative
+
+    @property
+    def _rows_at_once(self) -> int:
+        """How many units of how many points together are bounded at once over the whole network."""
+        return max(1, self.at_once // (2 * max(box.center[0].numel() for box in self.boxes.values())))
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether memory may be used again, which on a CPU saves time; where networks are mapped it cannot be."""
+        return not self.box.center.is_cuda and not is_mapped(self.box.center)
+
+    def _parts(self, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield points (P,) and units of them (P, S) until all that are wanted were among them; others fill up rows."""
+        counts = wanted.sum(1)
+        # Points with about as many units each, so that little is filled up.
+        order = counts.argsort(descending=True)
+        numbers = wanted.int().argsort(dim=1, descending=True, stable=True)
+        most, start = self._rows_at_once, 0
+        while start < len(order) and int(counts[order[start]]) > 0:
+            count = int(counts[order[start]])
+            points = order[start : start + max(1, most // count)]
+            for units in numbers[points, :count].split(most, 1):
+                yield points, units
+            start += len(points)
+
+    def _bounded(self, points: Tensor | slice, units: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound units (P, S) of some points by a backward pass through the whole network, from both sides."""
+        boxes = self.boxes if isinstance(points, slice) else {n: box.take(points) for n, box in self.boxes.items()}
+        bounder = LinearBounder(self.graph, self.params, boxes, self.rounding, self._in_place)
+        every = torch.arange(self.box.center[0].numel(), device=units.device)
+        one = (every == units[..., None]).to(self.box.center.dtype)
+        specification = torch.cat([one, -one], 1).unflatten(2, self.graph.output_shape)
+        lower, negative = bounder.at_input(specification, Relaxation(self.slopes)).split(units.shape[1], 1)
+        return lower, -negative
 
 
 def box_between_ends(low: Tensor, high: Tensor, dtype: torch.dtype, rounding: Rounding) -> Box:

@@ -11,8 +11,8 @@ bound with the last layer elided, and ``LinearBounder.lower`` is the better of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
@@ -75,6 +75,8 @@ class LinearBounder:
         rounding: ``IDEAL``, or ``outward(dtype)`` for bounds on the float program.
         in_place: whether ``lower`` and ``elided`` may overwrite coefficients that they made themselves, which saves
             memory and with it time; not where anything is differentiated or mapped.
+        inside: by node, 1 where its values are those of the network and 0 where they are nothing but zeros around an
+            image, broadcasting against coefficients (B, S, *shape); see ``bounds.windows``.
     """
 
     graph: Graph
@@ -82,6 +84,7 @@ class LinearBounder:
     boxes: Boxes
     rounding: Rounding = IDEAL
     in_place: bool = False
+    inside: Mapping[str, Tensor] = field(default_factory=dict)
 
     def lower(self, specification: Tensor, relaxation: Relaxation = PLAIN) -> Tensor:
         """Return the better of the bound at the input and the elided one, (B, S), in float64."""
@@ -240,6 +243,9 @@ class _BackwardPass:
     def _propagate_to(self, name: str, incoming: _Pending, source: Node) -> None:
         """Add coefficients that a later layer has propagated to the output of a node, or to the input."""
         box, waiting = self.boxes[name], self.pending.get(name)
+        if name in self.bounder.inside:
+            # Zeros around an image are no values of the node: nothing is propagated to what lies beyond it.
+            incoming = incoming._replace(coefficients=incoming.coefficients * self.bounder.inside[name])
         if not isinstance(source.operation, Reshape):
             self.offset.cover_underflow(box)
         if waiting is not None or incoming.carried == CARRY_LIMIT:

@@ -2,7 +2,7 @@
 
 Any ``Relaxation`` gives a sound bound, so it may be found in any arithmetic by gradient ascent (alpha-CROWN; Xu et al.,
 2021; beta-CROWN; Wang et al., 2021); the bound that is returned is computed once more with rounding, and is never worse
-than the one at slopes 0, where the ascent begins.
+than those at slopes 0 and at adaptive ones. The ascent begins at the better of the two.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from certibayes.bounds.cuts import Cuts, chord_cuts, cut_layers
 from certibayes.bounds.linear import LinearBounder, output_bounds
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL
+from certibayes.bounds.slopes import WORDS, better_start
 from certibayes.networks.operations import LeakyReLU, ReLU
 
 STEPS = 10
@@ -99,11 +100,13 @@ def optimized_lower(
     Returns:
         Lower bounds (B, S) in float64.
     """
-    plain = bounder.lower(specification)
+    zero, adaptive = (bounder.lower(specification, Relaxation(slopes)) for slopes in WORDS)
+    plain = torch.maximum(zero, adaptive)
     steps = (HULL_STEPS if hull else STEPS) if steps is None else steps
     start = start_relaxation(bounder, specification, hull, {})
     if not start.slopes or steps == 0:
         return plain
+    start = replace(start, slopes=better_start(bounder, zero, adaptive))
     best = ascend(bounder, specification, start, steps)
     return torch.maximum(plain, bounder.lower(specification, best))
 

@@ -81,6 +81,7 @@ def certify(  # noqa: PLR0913 - public
     require_predictor(predictor)
     at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
     region = region_for(predictor, x, eps, norm, domain)
+    chosen = chosen.decided(predictor, region)
     mode = by_name(rounding, predictor.dtype)
     slack = _predictor_slack(predictor) if mode.outward else 0.0
     if y is not None:

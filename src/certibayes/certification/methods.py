@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from certibayes.certification._stage import Budgeted, InParts, Stage, WhereSupported
+from certibayes.certification.intermediates import worth_tightening
 from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES
 from certibayes.certification.stages import (
     Attack,
@@ -24,6 +25,8 @@ from certibayes.certification.stages import (
     SplitInputs,
 )
 from certibayes.errors import InvalidInput
+from certibayes.prediction import Predictor
+from certibayes.regions import InputRegion
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class Method:
         bounds: how networks are bounded: ``"ibp"``, ``"crown"``, ``"alpha-crown"`` or ``"hull"``, from loose and cheap
             to tight and costly; the tightest that is tried.
         intermediates: what linear bounds know of the layers in between: ``"ibp"`` for intervals, ``"crown"`` for what
-            CROWN itself says of them, which is tighter in deep networks and costs far more. Not with ``"ibp"`` bounds.
+            CROWN itself says of them, which is tighter in deep networks and costs more, not with ``"ibp"`` bounds; or
+            ``"auto"`` for CROWN's where intervals explode from layer to layer. The certificate names what was taken.
     """
 
     name: ClassVar[str]
@@ -47,13 +51,21 @@ class Method:
     def __post_init__(self) -> None:
         if self.bounds not in BOUNDS:
             raise InvalidInput(f"bounds must be one of {', '.join(BOUNDS)}, got {self.bounds!r}.")
-        if self.intermediates not in INTERMEDIATES:
-            raise InvalidInput(f"intermediates must be one of {', '.join(INTERMEDIATES)}, got {self.intermediates!r}.")
-        if self.intermediates != "ibp" and self.bounds == "ibp":
+        known = (*INTERMEDIATES, "auto")
+        if self.intermediates not in known:
+            raise InvalidInput(f"intermediates must be one of {', '.join(known)}, got {self.intermediates!r}.")
+        if self.intermediates == "crown" and self.bounds == "ibp":
             raise InvalidInput(
                 f"intermediates={self.intermediates!r} is for linear bounds; ibp has intervals in every layer. "
                 'Take bounds="crown", "alpha-crown" or "hull" with it.'
             )
+
+    def decided(self, predictor: Predictor, region: InputRegion) -> Method:
+        """Return the method with ``"auto"`` intermediates decided for the networks and points in question."""
+        if self.intermediates != "auto":
+            return self
+        worth = self.bounds != "ibp" and worth_tightening(predictor, region)
+        return replace(self, intermediates="crown" if worth else "ibp")
 
     @property
     @abstractmethod
@@ -87,6 +99,7 @@ class Auto(Method):
     harder: ClassVar[str] = 'method="best"'
 
     bounds: str = "crown"
+    intermediates: str = "auto"
 
     @property
     def stages(self) -> tuple[Stage, ...]:
@@ -174,6 +187,7 @@ class Best(Method):
     name: ClassVar[str] = "best"
 
     bounds: str = "hull"
+    intermediates: str = "auto"
     budget: float | None = None
 
     def __post_init__(self) -> None:
@@ -204,10 +218,9 @@ class Best(Method):
         """See ``Method``."""
         cheap: tuple[Stage, ...] = (LogitBounds("ibp"), MarginBounds("ibp", "open"), MarginBounds("ibp"))
         if self.bounds != "ibp":
-            cheap += (
-                MarginBounds("crown", "open", with_logits=True),
-                MarginBounds("crown", with_logits=True),
-            )
+            # CROWN's intermediates cost more than all rivals together.
+            rivals = ("all",) if self.intermediates == "crown" else ("open", "all")
+            cheap += tuple(MarginBounds("crown", which, with_logits=True) for which in rivals)
         if self.bounds == "hull":
             # An attack is cheaper than these bounds, which are not for points that it breaks.
             cheap += (Budgeted((Attack(),)),)

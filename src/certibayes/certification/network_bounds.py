@@ -16,6 +16,7 @@ from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
 from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lower
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import radius_within_range
+from certibayes.bounds.slopes import CHOSEN, WORDS, better_lower
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.prediction import Predictor
@@ -27,6 +28,9 @@ multi-neuron cuts above ReLU units as well."""
 
 INTERMEDIATES = ("ibp", "crown")
 """What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
+
+ONE_BY_ONE = tuple((word,) for word in WORDS)
+"""Slopes of CROWN in rounds, each for what those before it leave open."""
 
 MEMORY = 2 * 2**30
 """Bytes that linear bounds may take on a CPU, by default."""
@@ -43,6 +47,7 @@ def logit_bounds(
     bounds: str = "ibp",
     intermediates: str = "ibp",
     memory: int = MEMORY,
+    slopes: tuple[str, ...] = WORDS,
 ) -> tuple[Tensor, Tensor]:
     """Bound the logits of every network of a predictor.
 
@@ -53,6 +58,7 @@ def logit_bounds(
         bounds: one of ``BOUNDS``, each at least as tight as the one before.
         intermediates: one of ``INTERMEDIATES``; intervals do without them.
         memory: bytes that linear bounds may take; they go through the points in parts where they must.
+        slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
 
     Returns:
         Lower and upper ends in float64, (N, B, C); infinite for a network and point for which any layer came close to
@@ -64,10 +70,10 @@ def logit_bounds(
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
     points = torch.arange(len(box.center), device=box.center.device)
-    at_once = batch_for(predictor, 2 * graph.classes, memory, bounds)
+    at_once = batch_for(predictor, 2 * graph.classes, memory, bounds, slopes)
     if bounds != "ibp" and len(points) > at_once:
         parts = (box.take(part) for part in points.split(at_once))
-        ends = [logit_bounds(predictor, part, rounding, bounds, intermediates, memory) for part in parts]
+        ends = [logit_bounds(predictor, part, rounding, bounds, intermediates, memory, slopes) for part in parts]
         lows, highs = zip(*ends, strict=True)
         return torch.cat(lows, 1), torch.cat(highs, 1)
 
@@ -89,7 +95,7 @@ def logit_bounds(
         boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
         bounder = LinearBounder(graph, params, boxes, mode)
         if bounds == "crown":
-            lower, upper = output_bounds(graph, boxes, bounder.lower, mode)
+            lower, upper = output_bounds(graph, boxes, lambda both: better_lower(bounder, both, slopes), mode)
         else:
             lower, upper = optimized_bounds(bounder, hull=bounds == "hull")
         if intermediates == "crown":
@@ -100,7 +106,7 @@ def logit_bounds(
         return lower, upper, *ranges
 
     bound = by_intervals if bounds == "ibp" else by_linear_bounds
-    low, high, known, inverted = _over_networks(bound, predictor, bounds != "hull")
+    low, high, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates))
     if bounds == "ibp":
         low, high = Box(low, high).ends()
     low, high = low.flatten(2), high.flatten(2)
@@ -126,7 +132,7 @@ def are_finite(lower: Tensor, upper: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def margin_bounds(
+def margin_bounds(  # noqa: PLR0913 - public
     predictor: Predictor,
     box: Box,
     labels: Tensor,
@@ -134,6 +140,7 @@ def margin_bounds(
     rounding: str = "outward",
     bounds: str = "crown",
     intermediates: str = "ibp",
+    slopes: tuple[str, ...] = WORDS,
 ) -> Tensor:
     """Bound the margins z_y - z_c of every network from below, with the last layer folded in.
 
@@ -145,6 +152,7 @@ def margin_bounds(
         rounding: ``"outward"`` or ``"ideal"``.
         bounds: one of ``BOUNDS``, but ``"hull"``, which cannot be mapped over networks.
         intermediates: one of ``INTERMEDIATES``.
+        slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -185,18 +193,20 @@ def output_lower_bounds(
     graph, start = predictor.graph, Ranges.start(box)
 
     def bound(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
+        # Intervals stay intervals, whatever linear bounds know of the layers in between.
+        known_by = "ibp" if bounds == "ibp" else intermediates
+        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, known_by, start)
         # On a GPU this is mapped over networks, and nothing is overwritten.
         bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and not specification.is_cuda)
         if bounds == "ibp":
             lower = bounder.elided(specification)
         elif bounds == "crown":
-            lower = bounder.lower(specification)
+            lower = better_lower(bounder, specification, slopes)
         else:
             lower = optimized_lower(bounder, specification)
         return lower, *ranges
 
-    lower, known, inverted = _over_networks(bound, predictor)
+    lower, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates))
     _require_upright(~inverted)
     return torch.where(known[..., None] & torch.isfinite(lower), lower, -torch.inf)
 
@@ -253,13 +263,27 @@ def intermediate_boxes(
     return boxes, ranges
 
 
-def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = "crown") -> int:
+def can_be_mapped(bounds: str, intermediates: str) -> bool:
+    """Tell whether networks are bounded all at once, on a GPU, or one by one, as cuts and selected units need it."""
+    return bounds == "ibp" or (bounds != "hull" and intermediates == "ibp")
+
+
+def slope_rounds(bounds: str, intermediates: str) -> tuple[tuple[str, ...], ...]:
+    """Say which slopes are tried at once, and which only on what those before them leave open."""
+    # CROWN's intermediates cost far more than what is made of them, so all slopes are tried while they are known.
+    return ONE_BY_ONE if bounds == "crown" and intermediates == "ibp" else ((*WORDS, CHOSEN),)
+
+
+def batch_for(
+    predictor: Predictor, quantities: int, memory: int, bounds: str = "crown", slopes: tuple[str, ...] = WORDS
+) -> int:
     """How many points at once keep linear bounds on so many quantities of each within ``memory`` bytes."""
     graph = predictor.graph
     counts = [torch.Size(shape).numel() for shape in (graph.input_shape, *(node.shape for node in graph.nodes))]
     # Coefficients of two layers at a time, and what the relaxation makes of them; an ascent keeps those of all layers,
     # and slopes with their gradients and moments.
-    numbers = 10 * sum(counts) if bounds in ("alpha-crown", "hull") else 6 * max(counts)
+    ascends = bounds in ("alpha-crown", "hull") or (bounds == "crown" and CHOSEN in slopes)
+    numbers = 10 * sum(counts) if ascends else 6 * max(counts)
     if bounds == "hull":
         numbers += CUT_COPIES * sum(
             min(MOST_CUTS, *layer.shape) * int(layer.weights(predictor.samples)["weight"].shape[-1])
@@ -271,7 +295,7 @@ def batch_for(predictor: Predictor, quantities: int, memory: int, bounds: str = 
 
 
 def _over_networks(
-    bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor, mapped: bool = True
+    bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor, mapped: bool
 ) -> tuple[Tensor, ...]:
     """Results of ``bound`` for every network, each stacked, (N, ...)."""
     with direct_sums():

@@ -78,6 +78,7 @@ def certified_radius(  # noqa: PLR0913 - public
     with reporting(progress, "bisecting") as report:
         at_zero = certify(predictor, x, y, eps=0.0, **settings)
         labels, certified = at_zero.labels.cpu(), at_zero.certified.cpu()
+        intermediates = {at_zero.intermediates}
         # Radii are places k on the grid largest * k / 2^steps, so that equal radii are equal numbers.
         proved = torch.zeros(len(x), dtype=torch.int64)
         unproved = torch.where(certified, 2**steps, 0)
@@ -92,6 +93,7 @@ def certified_radius(  # noqa: PLR0913 - public
                 some = {**settings, "domain": take_domain(domain, active)}
                 found = certify(predictor, x[active.to(x.device)], labels[active], eps=eps[active], **some)
                 holds[active] = found.certified.cpu()
+                intermediates.add(found.intermediates)
             proved = torch.where(active & holds, place, proved)
             unproved = torch.where(active & ~holds, place, unproved)
             report((step + 2) * len(x), (steps + 2) * len(x))
@@ -108,7 +110,11 @@ def certified_radius(  # noqa: PLR0913 - public
         domain=domain,
         rounding=rounding,
         provenance=provenance_of(
-            predictor, x, bounds=chosen.bounds, method=chosen.name, intermediates=chosen.intermediates
+            predictor,
+            x,
+            bounds=chosen.bounds,
+            method=chosen.name,
+            intermediates="crown" if "crown" in intermediates else "ibp",
         ),
         norm=norm,
     )

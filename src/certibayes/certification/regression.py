@@ -20,7 +20,7 @@ from certibayes.certification._border import region_for
 from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import UNBOUNDED, require_arithmetic
 from certibayes.certification.methods import Method, as_method
-from certibayes.certification.network_bounds import logit_bounds
+from certibayes.certification.network_bounds import logit_bounds, slope_rounds
 from certibayes.errors import InvalidInput
 from certibayes.prediction import RegressionPredictor
 from certibayes.regions import Domain, as_radius
@@ -54,7 +54,8 @@ def certify_regression(  # noqa: PLR0913 - public
         tolerance: deviation up to which a point is certified.
         domain: smallest and largest value an input can take; the ball is intersected with it. By default the
             predictor's own; see ``certify``.
-        method: see ``certify``; of it count ``bounds`` and ``intermediates``, since there are no classes to compare.
+        method: see ``certify``; of it count ``bounds`` and ``intermediates``, since there are no classes to compare;
+            ``"auto"`` ones are intervals.
         rounding: ``"outward"`` for a proof about the float program, ``"ideal"`` for exact arithmetic.
         batch_size: see ``certify``.
         memory: see ``certify``.
@@ -69,6 +70,9 @@ def certify_regression(  # noqa: PLR0913 - public
     _require_settings(predictor, tolerance)
     at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
     region = region_for(predictor, x, eps, norm, domain)
+    # With slopes 0 and intervals in between, which need no choice, bounds shrink wherever the ball does.
+    intermediates = "crown" if chosen.intermediates == "crown" else "ibp"
+    slopes = slope_rounds(chosen.bounds, intermediates)[0]
     if y is not None:
         y = inputs_of(y, "the targets")
         if tuple(y.shape) != (len(region), predictor.classes):
@@ -81,7 +85,7 @@ def certify_regression(  # noqa: PLR0913 - public
             part = region.take(slice(start, start + at_once))
             read = part.to(predictor.dtype)
             box = part.outward_box(predictor.dtype) if outward else read.ideal_box()
-            lower, upper = logit_bounds(predictor, box, rounding, chosen.bounds, chosen.intermediates, memory)
+            lower, upper = logit_bounds(predictor, box, rounding, chosen.bounds, intermediates, memory, slopes)
             mean = _mean_bounds(lower, upper, predictor.dtype if outward else None)
             ends.append((*mean, lower.amin(0), upper.amax(0)))
             with torch.no_grad():
@@ -101,7 +105,7 @@ def certify_regression(  # noqa: PLR0913 - public
         eps=as_radius(eps),
         domain=region.domain,
         rounding=rounding,
-        provenance=provenance_of(predictor, region.center, bounds=chosen.bounds, intermediates=chosen.intermediates),
+        provenance=provenance_of(predictor, region.center, bounds=chosen.bounds, intermediates=intermediates),
         targets_given=y is not None,
         norm=norm,
         reasons=dict.fromkeys(unbounded, UNBOUNDED),

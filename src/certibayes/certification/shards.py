@@ -20,6 +20,7 @@ from torch import Tensor
 from certibayes._version import __version__
 from certibayes.certificates import Certificate, Provenance, reading
 from certibayes.certification._batch import memory_for
+from certibayes.certification._border import region_for
 from certibayes.certification.certify import advice, certify, require_predictor
 from certibayes.certification.methods import Method, as_method
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
@@ -90,6 +91,8 @@ def certify_in_shards(  # noqa: PLR0913 - public
             f"shards have one radius for all points, a number; got radii of shape {tuple(radius.shape)}."
         )
     y = None if y is None else labels_of(y, predictor.classes, len(x))
+    # Once for all shards, which belong to one certificate.
+    chosen = chosen.decided(predictor, region_for(predictor, x, eps, norm, domain))
     settings: dict[str, Any] = {
         "eps": radius,
         "norm": norm,

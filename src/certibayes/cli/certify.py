@@ -57,8 +57,9 @@ IntermediatesOption = Annotated[
     str | None,
     typer.Option(
         "--intermediates",
-        help=f"What linear bounds know of the layers in between: {' or '.join(INTERMEDIATES)}. ibp: intervals. crown: "
-        "tighter in deep networks, at far higher cost; needs --bounds other than ibp.",
+        help=f"What linear bounds know of the layers in between: {', '.join(INTERMEDIATES)} or auto. ibp: intervals. "
+        "crown: tighter in deep networks, at higher cost; needs --bounds other than ibp. auto (of the methods auto and "
+        "best): crown where intervals explode from layer to layer.",
     ),
 ]
 HARDER = {

@@ -13,6 +13,7 @@ from certibayes.certification import Method, as_method, certify
 from certibayes.errors import InvalidInput
 from certibayes.posteriors import Point, Posterior
 from certibayes.prediction import Predictor
+from certibayes.regions import InputRegion
 from certibayes.statistical.concentration import INEQUALITIES, require_confidence
 from certibayes.statistical.trial import Trial
 from certibayes.support.checks import inputs_of, labels_of, require_classes, require_count
@@ -66,8 +67,13 @@ class Draws:
         if stated["inequality"] not in INEQUALITIES:
             raise InvalidInput(f"inequality must be one of {', '.join(INEQUALITIES)}, got {stated['inequality']!r}.")
         buffers = {f"buffer:{name}": buffer for name, buffer in self.posterior.buffers.items()}
-        # As networks will be drawn, not as the posterior is stored; this one is not used.
-        drawn = next(iter(self.posterior.sample(1, torch.Generator()).values()))
+        # As networks will be drawn, not as the posterior is stored; this one is not certified.
+        sample = self.posterior.sample(1, torch.Generator())
+        drawn = next(iter(sample.values()))
+        if method.intermediates == "auto":
+            # Once for all networks, which are alike.
+            region = InputRegion.around(self.x.to(drawn), stated["eps"], stated["norm"], stated["domain"])
+            method = method.decided(Predictor(self.posterior.graph, sample), region)
         provenance = Provenance(
             digest=tensor_digest({**self.posterior.tensors(), **buffers}),
             inputs_digest=tensor_digest({"inputs": self.x}),

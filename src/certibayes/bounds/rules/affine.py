@@ -20,12 +20,16 @@ from certibayes.bounds._ball_box import intersect_affine
 from certibayes.bounds._pullback import MAGNITUDE, Pullback, Wanted
 from certibayes.bounds.registry import register
 from certibayes.bounds.rounding import Rounding
+from certibayes.bounds.sums import LONG
 from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
 from certibayes.support.arithmetic import half_convolutions
 from certibayes.support.fused import is_fused
 from certibayes.support.stacks import add_product
+
+MANY = 16
+"""Quantities beside which a product for the rounding error of a layer takes no time."""
 
 SMALL = 1024
 """Rows up to which a GPU adds a bias faster after the product than in it. On a CPU the product takes it along: a pass
@@ -180,12 +184,21 @@ def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Back
     weight, bias = weights["weight"], weights.get("bias")
 
     def error() -> Tensor:
-        # By Cauchy's inequality |W| |x| is at most ||W|| ||x||, row by row: a little more, and no product.
-        rows = torch.linalg.vector_norm(weight, dim=-1).add_(_lost_by_squares(weight))
-        magnitude = _length(step.magnitude()) * rows
+        terms: Tensor | int = weight.shape[1]
+        tiny: Tensor | float = 0.0
+        if weight.shape[1] > LONG or step.coefficients.shape[1] > MANY:
+            # Among so many products one more is nothing, and long sums err by so much that it is worth it.
+            sizes, magnitudes = step.magnitude(), step.rounding.magnitude(weight)
+            magnitude = functional.linear(sizes, magnitudes)
+            terms = (sizes > step.rounding.underflow).sum(-1, keepdim=True).to(sizes.dtype)
+            tiny = _error_of_tiny(magnitudes, step.rounding)
+        else:
+            # By Cauchy's inequality |W| |x| is at most ||W|| ||x||, row by row: more, and no product.
+            rows = torch.linalg.vector_norm(weight, dim=-1).add_(_lost_by_squares(weight))
+            magnitude = _length(step.magnitude()) * rows
         if bias is not None:
             magnitude.add_(bias.abs())
-        return _error(magnitude, weight.shape[1], weight.shape[0], step)
+        return _error(magnitude, terms, weight.shape[0], step).add_(tiny)
 
     # Before the product, while the coefficients are in the cache.
     constant = _bias_part(step, bias, -1)
@@ -198,8 +211,10 @@ def conv2d_backward(operation: ops.Conv2d, weights: Weights, step: Step) -> Back
 
     def error() -> Tensor:
         magnitudes = step.rounding.magnitude(weight), None if bias is None else bias.abs()
-        # An input enters every output channel of its group, at every place of the kernel.
-        uses = weight[:, 0].numel() // operation.groups
+        # An input enters every output channel of its group, at those places of the kernel that strides let it meet.
+        apart = (stride // math.gcd(stride, d) for stride, d in zip(operation.stride, operation.dilation, strict=True))
+        places = [-(-length // every) for length, every in zip(weight.shape[2:], apart, strict=True)]
+        uses = len(weight) // operation.groups * math.prod(places)
         return _error(operation.convolve(step.magnitude(), *magnitudes), weight[0].numel(), uses, step)
 
     height, width = step.inputs[0].center.shape[2:]
@@ -235,14 +250,35 @@ def _bias_part(step: Step, bias: Tensor | None, channel: int) -> Tensor:
     return by_channel @ bias.double()
 
 
-def _error(magnitude: Tensor, terms: int, uses: int, step: Step) -> Tensor:
+def _error_of_tiny(magnitudes: Tensor, rounding: Rounding) -> Tensor:
+    """What it costs a layer's sums that inputs of at most ``Rounding.underflow`` do not count as terms.
+
+    Where a number t is added to a float s, the result is a float nearest to s + t, so it is off by |t| at most. A sum
+    of n terms, k of which are not tiny, therefore errs by γₖ times their magnitudes, and by |t| for each of at most n
+    partial sums t of tiny ones alone, of which none is above n |w| |x|. ReLUs that are off give such inputs: their
+    number, often more than half, need not count.
+    """
+    return magnitudes.amax() * (4.0 * magnitudes.shape[1] ** 2 * rounding.underflow)
+
+
+def _gamma(terms: Tensor | int, rounding: Rounding) -> Tensor | float:
+    """γ of sums of so many terms, with some to spare; as many as a tensor may have are few enough."""
+    if isinstance(terms, int):
+        return rounding.gamma(terms + 8)
+    return (terms + 9) * rounding.unit / (1 - (terms + 9) * rounding.unit)
+
+
+def _error(magnitude: Tensor, terms: Tensor | int, uses: int, step: Step) -> Tensor:
     """Rounding error of running the layer (sums of ``terms``) and of its backward pass (sums of ``uses``).
 
     The bias is summed over all outputs in float64, which matters where the program runs in float64 itself.
     """
-    relative = 1.25 * (step.rounding.gamma(terms + 8) + step.rounding.gamma(uses + 8))
-    relative += (step.coefficients[0, 0].numel() + 8) * 2.0**-52
-    return magnitude.mul_(relative).add_(2 * step.rounding.underflow)
+    rounding = step.rounding
+    relative: Tensor | float = _gamma(terms, rounding) + rounding.gamma(uses + 8)
+    # What the magnitude itself may lose, which is relative to it, and what is made of it.
+    relative = relative * (1 + 2 * relative + 64 * rounding.unit)
+    relative = relative + (step.coefficients[0, 0].numel() + 8) * 2.0**-52
+    return magnitude.mul_(relative).add_(2 * rounding.underflow)
 
 
 register(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from certibayes.certification.clock import Clock
-from certibayes.certification.network_bounds import logit_bounds
+from certibayes.certification.network_bounds import logit_bounds, slope_rounds
 from certibayes.certification.problem import Problem
 from certibayes.certification.rules import theorem1_differences
 from certibayes.certification.state import EVERY, State, points_of
@@ -27,12 +29,18 @@ class LogitBounds:
 
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
-        points = points_of(state.open) if self.only_open else EVERY
+        first, *others = slope_rounds(self.bounds, problem.intermediates)
+        state = self._bounded(problem, state, points_of(state.open) if self.only_open else EVERY, first)
+        for slopes in others:
+            state = self._bounded(problem, state, points_of(state.open), slopes)
+        return state
+
+    def _bounded(self, problem: Problem, state: State, points: Tensor | slice, slopes: tuple[str, ...]) -> State:
         if len(state.labels[points]) == 0:
             return state
         lower, upper = logit_bounds(
             problem.predictor, problem.box.take(points), problem.rounding, self.bounds, problem.intermediates,
-            problem.memory,
+            problem.memory, slopes,
         )  # fmt: skip
         state = state.with_logits(points, lower, upper)
         if self.rule == "pairwise":
