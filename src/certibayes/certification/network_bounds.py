@@ -161,7 +161,7 @@ def margin_bounds(  # noqa: PLR0913 - public
         UnsoundBounds: a layer's finite bounds are inverted.
     """
     specification = margin_coefficients(predictor.graph, labels[:, None], rivals, predictor.dtype)
-    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates)
+    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates, slopes)
 
 
 @torch.no_grad()
@@ -172,6 +172,7 @@ def output_lower_bounds(
     rounding: str = "outward",
     bounds: str = "crown",
     intermediates: str = "ibp",
+    slopes: tuple[str, ...] = WORDS,
 ) -> Tensor:
     """Bound linear functions of the outputs of every network from below, with the last layer folded in.
 
@@ -182,6 +183,7 @@ def output_lower_bounds(
         rounding: see ``margin_bounds``.
         bounds: likewise.
         intermediates: likewise.
+        slopes: likewise.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
