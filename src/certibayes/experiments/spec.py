@@ -140,7 +140,7 @@ class TrainSpec:
             inputs, the default; or ``constant``, refreshed between epochs, as vogn and hmc need it.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out
             training data. By default 1, or colder where bounds (any likelihood but standard and pgd) could prove
-            nothing at 1: 0.1 for sghmc, 0.01 for vogn, noisy-adam and laplace.
+            nothing at 1: 0.1 for sghmc, 0.01 for vogn and noisy-adam.
         start_epochs: epochs of gradient descent that lead to the point the algorithm starts from; by default 10 for
             hmc and 0 for the others.
         start_lr: learning rate of that gradient descent.

@@ -55,7 +55,6 @@ class Laplace(MAP):
     temperature_in: ClassVar[str] = "finalize"
     post_hoc: ClassVar[bool] = True
     learns_prior_in: ClassVar[str] = "finalize"
-    robust_temperature: ClassVar[float] = 0.01
 
     structure: str = "last-layer"
     fisher: str = "model"
