@@ -19,7 +19,7 @@ UNEVEN = "adaptive average pool"
 
 
 def test_every_operation_can_be_written():
-    shipped = {kind for kind in operations.Operation.known.values() if kind.__module__ == operations.__name__}
+    shipped = {kind for kind in operations.Operation.known.values() if kind.__module__.startswith(operations.__name__)}
     assert shipped == set(exporting._ENTRIES)
 
 
