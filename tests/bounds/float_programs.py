@@ -10,7 +10,7 @@ from certibayes.networks import operations as ops
 
 def _sequential_dot(x: Tensor, weight: Tensor, bias: Tensor | None, order: Tensor) -> Tensor:
     """Multiply, round, and add one term after the other in the given order."""
-    products = (x[:, None, :] * weight)[..., order]
+    products = (x[..., None, :] * weight)[..., order]
     total = torch.zeros_like(products[..., 0])
     for index in range(products.shape[-1]):
         total = total + products[..., index]

@@ -19,6 +19,7 @@ import numpy as np
 
 from certibayes.checker._arithmetic import LIMIT, Array, Interval, Program, Weights
 from certibayes.checker._ball_enclosure import Round, moved, within_ball
+from certibayes.checker._moves import MOVES
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import INPUT, Graph, Node
 from certibayes.networks import operations as ops
@@ -310,4 +311,5 @@ _RULES: dict[type[ops.Operation], Callable[..., Interval]] = {
     ops.Shift: _shift,
     ops.Add: _add,
     ops.Subtract: _subtract,
+    **MOVES,
 }

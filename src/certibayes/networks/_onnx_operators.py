@@ -105,17 +105,14 @@ def _(call: Call) -> nn.Module:
     right = isinstance(call.inputs[0], Activation)
     (activation,), weight = call.activations, call.weight(1) if right else call.weight(0)
     shape, weight = activation.shape, weight.T if right else weight
-    # x W for rows, W x for a column; anything else multiplies several vectors of one example.
-    size, others = (
-        (shape[-1], shape[1:-1]) if right else (shape[-2] if len(shape) > 2 else 0, (*shape[1:-2], shape[-1]))
-    )
+    # x W for rows, W x for a column; another product multiplies several vectors of one example from the left.
+    size, others = (shape[-1], ()) if right else (shape[-2] if len(shape) > 2 else 0, (*shape[1:-2], shape[-1]))
     if weight.dim() != 2 or weight.shape[1] != size or any(other != 1 for other in others):
         raise call.unsupported(f"only one vector of an example is multiplied by a matrix, not shape {shape}")
     layer = linear(weight, None)
-    if len(shape) == 2:
+    if right:
         return layer
-    made = (*shape[1:-1], len(weight)) if right else (*shape[1:-2], len(weight), 1)
-    return nn.Sequential(Reshape((size,)), layer, Reshape(made))
+    return nn.Sequential(Reshape((size,)), layer, Reshape((*shape[1:-2], len(weight), 1)))
 
 
 @onnx_operator("Conv")
@@ -241,73 +238,6 @@ def _window(call: Call) -> tuple[tuple[int, int], ...]:
 def _(call: Call) -> nn.Module:
     call.image()
     return nn.AdaptiveAvgPool2d(1)
-
-
-# Shapes
-
-
-@onnx_operator("Identity", "Dropout")
-def _(call: Call) -> nn.Module:
-    training = call.constant(2)
-    if call.outputs > 1 or (training is not None and bool(training)):
-        raise call.unsupported("it is switched on; export the network in eval mode")
-    return nn.Identity()
-
-
-@onnx_operator("Pad")
-def _(call: Call) -> nn.Module:
-    given = call.constant(1)
-    # Older files have the widths as an attribute.
-    widths: Any = call.attributes.get("pads", ()) if given is None else given.tolist()
-    if any(widths):
-        raise call.unsupported("it pads; only the padding of Conv and of pooling layers has a rule")
-    return nn.Identity()
-
-
-@onnx_operator("Flatten")
-def _(call: Call) -> nn.Module:
-    axis, shape = int(call.attributes.get("axis", 1)), call.x.shape
-    axis = axis + len(shape) if axis < 0 else axis
-    return _reshape(call, (math.prod(shape[:axis]), math.prod(shape[axis:])))
-
-
-@onnx_operator("Reshape")
-def _(call: Call) -> nn.Module:
-    before, wanted = call.x.shape, [int(size) for size in call.weight(1).tolist()]
-    if not call.attributes.get("allowzero", 0):
-        wanted = [before[at] if size == 0 else size for at, size in enumerate(wanted)]
-    known = math.prod(size for size in wanted if size != -1)
-    return _reshape(call, tuple(math.prod(before) // known if size == -1 else size for size in wanted))
-
-
-@onnx_operator("Squeeze", "Unsqueeze")
-def _(call: Call) -> nn.Module:
-    given, shape = call.constant(1), call.x.shape
-    # Older files have the axes as an attribute.
-    axes: Any = call.attributes.get("axes") if given is None else given.tolist()
-    if call.kind == "Squeeze":
-        gone = [at for at, size in enumerate(shape) if size == 1] if axes is None else [a % len(shape) for a in axes]
-        return _reshape(call, tuple(size for at, size in enumerate(shape) if at not in gone))
-    places = {axis % (len(shape) + len(axes)) for axis in axes}
-    sizes = iter(shape)
-    return _reshape(call, tuple(1 if at in places else next(sizes) for at in range(len(shape) + len(places))))
-
-
-@onnx_operator("Transpose")
-def _(call: Call) -> nn.Module:
-    shape = call.x.shape
-    order = call.attributes.get("perm", range(len(shape))[::-1])
-    moved = [at for at in order if shape[at] != 1]
-    if moved != sorted(moved):
-        raise call.unsupported(f"it reorders the numbers of shape {shape} by {tuple(order)}, which has no rule")
-    return _reshape(call, tuple(shape[at] for at in order))
-
-
-def _reshape(call: Call, shape: tuple[int, ...]) -> nn.Module:
-    """Reshape one example, (1, ...) as a whole; the batch must stay in front."""
-    if not shape or shape[0] != 1:
-        raise call.unsupported(f"of shape {call.x.shape} it makes {shape}, which does not begin with the batch of 1")
-    return Reshape(shape[1:])
 
 
 # Arithmetic

@@ -7,10 +7,14 @@ with ``lower_module`` and ``lower_function``; later registrations win.
 
 from certibayes.networks.lowering import activations, affine, arithmetic, pooling, shapes
 from certibayes.networks.lowering.registry import (
+    ByShape,
+    Chain,
     Entry,
     FunctionEntry,
     Lowered,
+    Meaning,
     ModuleEntry,
+    Parts,
     functions,
     lower_function,
     lower_module,
@@ -18,10 +22,14 @@ from certibayes.networks.lowering.registry import (
 )
 
 __all__ = [
+    "ByShape",
+    "Chain",
     "Entry",
     "FunctionEntry",
     "Lowered",
+    "Meaning",
     "ModuleEntry",
+    "Parts",
     "activations",
     "affine",
     "arithmetic",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,24 +11,48 @@ from torch.nn import functional
 
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import operations as ops
-from certibayes.networks.lowering.registry import Lowered, lower_function, lower_module, pair, weights_of
+from certibayes.networks.lowering.registry import (
+    Chain,
+    Lowered,
+    Meaning,
+    is_weight,
+    lower_function,
+    lower_module,
+    pair,
+    weights_of,
+)
 from certibayes.networks.normalize import Normalize
 
 
-def _same_padding(kernel: ops.Pair, dilation: ops.Pair, stride: ops.Pair) -> ops.Pair:
-    spans = tuple(d * (k - 1) for k, d in zip(kernel, dilation, strict=True))
-    if stride != (1, 1) or any(span % 2 for span in spans):
-        raise UnsupportedLayer(
-            "padding='same' is supported where it is symmetric: stride 1 and odd kernels. "
-            "Give the padding as numbers, or pad explicitly by a wider kernel."
-        )
-    return (spans[0] // 2, spans[1] // 2)
-
-
-def _padding(padding: Any, kernel: ops.Pair, dilation: ops.Pair, stride: ops.Pair) -> ops.Pair:
+def _padding(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return zeros before and after each side, as torch reads numbers, "valid" and "same"."""
     if padding == "valid":
-        return (0, 0)
-    return _same_padding(kernel, dilation, stride) if padding == "same" else pair(padding)
+        return [(0, 0)] * len(kernel)
+    if padding == "same":
+        spans = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+        return [(span // 2, span - span // 2) for span in spans]
+    numbers = tuple(padding) if isinstance(padding, (tuple, list)) else (padding,)
+    numbers = numbers * len(kernel) if len(numbers) == 1 else numbers
+    return [(int(number), int(number)) for number in numbers]
+
+
+def _convolution(
+    make: Callable[[tuple[int, ...]], ops.Operation], sides: list[tuple[int, int]], mode: str = "zeros"
+) -> Meaning:
+    """Return a convolution whose padding is its own where it can be: symmetric, and of zeros.
+
+    Args:
+        make: of the padding that the convolution does itself.
+        sides: padding before and after each side of the image.
+        mode: of the padding, in torch's words.
+    """
+    own = tuple(near for near, far in sides)
+    symmetric = all(near == far for near, far in sides)
+    if symmetric and (mode == "zeros" or not any(own)):
+        return make(own)
+    widths = tuple(width for side in reversed(sides) for width in side)
+    pad = ops.Pad(widths, "constant" if mode == "zeros" else mode)
+    return Chain(make((0,) * len(sides)), before=(pad,))
 
 
 @lower_module(nn.Linear)
@@ -36,12 +61,14 @@ def _(module: nn.Linear) -> tuple[ops.Operation, dict[str, str]]:
 
 
 @lower_module(nn.Conv2d)
-def _(module: nn.Conv2d) -> tuple[ops.Operation, dict[str, str]]:
-    if module.padding_mode != "zeros":
-        raise UnsupportedLayer(f"Conv2d pads with {module.padding_mode!r}; only zeros are supported.")
+def _(module: nn.Conv2d) -> tuple[Meaning, dict[str, str]]:
     stride, dilation = pair(module.stride), pair(module.dilation)
-    padding = _padding(module.padding, pair(module.kernel_size), dilation, stride)
-    return ops.Conv2d(stride, padding, dilation, module.groups), weights_of(module, "weight", "bias")
+    sides = _padding(module.padding, pair(module.kernel_size), dilation)
+
+    def make(padding: tuple[int, ...]) -> ops.Operation:
+        return ops.Conv2d(stride, pair(padding), dilation, module.groups)
+
+    return _convolution(make, sides, module.padding_mode), weights_of(module, "weight", "bias")
 
 
 @lower_module(nn.BatchNorm1d, nn.BatchNorm2d)
@@ -79,10 +106,13 @@ def _(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Lowered:
-    if isinstance(padding, str) and padding != "valid":
-        raise UnsupportedLayer("conv2d in functional form takes its padding as numbers.")
-    operation = ops.Conv2d(pair(stride), _padding(padding, (1, 1), (1, 1), (1, 1)), pair(dilation), int(groups))
-    return Lowered(operation, (x,), {"weight": weight, "bias": bias})
+    kernel = weight.meta["shape"][2:] if is_weight(weight) else (1, 1)
+
+    def make(own: tuple[int, ...]) -> ops.Operation:
+        return ops.Conv2d(pair(stride), pair(own), pair(dilation), int(groups))
+
+    meaning = _convolution(make, _padding(padding, kernel, pair(dilation)))
+    return Lowered(meaning, (x,), {"weight": weight, "bias": bias})
 
 
 @lower_function(functional.batch_norm)

@@ -2,13 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from torch import fx, nn
 
 from certibayes.networks import operations as ops
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Several operations in a row, of which ``main`` has the weights.
+
+    A ``Reshape(())`` at the very end takes its shape from the example.
+    """
+
+    main: ops.Operation
+    before: tuple[ops.Operation, ...] = ()
+    after: tuple[ops.Operation, ...] = ()
+
+    @property
+    def all(self) -> tuple[ops.Operation, ...]:
+        """All of them in order."""
+        return (*self.before, self.main, *self.after)
+
+
+@dataclass(frozen=True)
+class ByShape:
+    """What depends on the shape of one example that is read: ``meaning(shape)`` gives the operations."""
+
+    meaning: Callable[[tuple[int, ...]], Meaning]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What makes several tensors of one: ``operations(shape)`` gives one for each, as ``x.chunk(2, 1)[i]`` picks it."""
+
+    operations: Callable[[tuple[int, ...]], Sequence[Meaning]]
+
+
+Meaning: TypeAlias = "ops.Operation | Chain | ByShape | None"
+"""What a layer does; None passes its input through."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +54,13 @@ class Lowered:
     target shape is read off the example instead of the arguments, which may depend on the batch size.
     """
 
-    operation: ops.Operation | None
+    operation: Meaning | Parts
     inputs: tuple[Any, ...] = ()
     weights: dict[str, Any] = field(default_factory=dict)
     reshapes: bool = False
 
 
-ModuleEntry = Callable[[Any], tuple[ops.Operation | None, dict[str, str]]]
+ModuleEntry = Callable[[Any], tuple[Meaning, dict[str, str]]]
 FunctionEntry = Callable[..., Lowered]
 Entry = TypeVar("Entry", ModuleEntry, FunctionEntry)
 

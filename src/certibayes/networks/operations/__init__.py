@@ -10,13 +10,14 @@ from certibayes.networks.operations.affine import Conv2d, Linear
 from certibayes.networks.operations.arithmetic import Add, BatchNorm, Divide, Multiply, Normalize, Shift, Subtract
 from certibayes.networks.operations.base import Operation, Pair, Weights
 from certibayes.networks.operations.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from certibayes.networks.operations.shapes import Reshape
+from certibayes.networks.operations.shapes import Concatenate, Pad, Permute, Reshape, Slice, Upsample
 
 __all__ = [
     "AdaptiveAvgPool2d",
     "Add",
     "AvgPool2d",
     "BatchNorm",
+    "Concatenate",
     "Conv2d",
     "Divide",
     "LeakyReLU",
@@ -25,12 +26,16 @@ __all__ = [
     "Multiply",
     "Normalize",
     "Operation",
+    "Pad",
     "Pair",
+    "Permute",
     "ReLU",
     "Reshape",
     "Shift",
     "Sigmoid",
+    "Slice",
     "Subtract",
     "Tanh",
+    "Upsample",
     "Weights",
 ]
