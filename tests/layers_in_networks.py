@@ -98,12 +98,52 @@ def _paddings() -> nn.Module:
     )
 
 
+# Sequences, reductions, products
+
+
+def _sequence() -> nn.Module:
+    norm = nn.BatchNorm1d(4)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.3, 2.0)
+    return nn.Sequential(
+        nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2, groups=2), norm, nn.ReLU(), nn.MaxPool1d(3, 2, 1),
+        nn.Conv1d(4, 3, 2, bias=False), nn.AvgPool1d(2, 1, 1, ceil_mode=True), nn.Tanh(), _head(9),
+    )  # fmt: skip
+
+
+def _reductions() -> nn.Module:
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        x = functional.relu(self.conv(x))
+        by_row, by_channel = x.sum(-1), x.mean((2, 3), keepdim=True)
+        return self.last((x - by_channel).mean(dim=(1, 3))) + self.other(by_row.flatten(1)) + x.amax((2, 3))
+
+    return Functional(forward, conv=nn.Conv2d(2, 3, 3), last=nn.Linear(4, CLASSES), other=nn.Linear(12, CLASSES))
+
+
+def _products() -> nn.Module:
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        x = functional.relu(x @ self.first + self.offset)
+        x = (x.unflatten(1, (3, 2)) @ self.second.T).relu()  # (B, 3, 4)
+        return (self.left @ x + self.tilt).max(1).values @ self.last
+
+    return Functional(
+        forward,
+        first=torch.randn(5, 6),
+        offset=torch.randn(6),
+        second=torch.randn(4, 2),
+        left=torch.randn(2, 3),
+        tilt=torch.randn(2, 1),  # or else the maximum of what is dead would be a tie
+        last=torch.randn(4, CLASSES),
+    )
+
+
 LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "channels last": (IMAGE, _channels_last),
     "slices": (VECTOR, _slices),
     "dense block": (IMAGE, _dense),
     "stacked": (VECTOR, _stacked),
     "paddings": (IMAGE, _paddings),
+    "ends in padding": (VECTOR, lambda: nn.Sequential(nn.Linear(5, 2), nn.ConstantPad1d((0, 1), 0.7))),
     "same padding, even kernel": (
         IMAGE,
         lambda: nn.Sequential(nn.Conv2d(2, 2, (2, 4), padding="same", dilation=(3, 1)), nn.ReLU(), _head(72)),
@@ -115,5 +155,20 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "upsample": (
         IMAGE,
         lambda: nn.Sequential(nn.Upsample(scale_factor=(2, 3)), nn.Conv2d(2, 2, 5, 3), nn.ReLU(), _head(30)),
+    ),
+    "sequence": ((2, 9), _sequence),
+    "reductions": (IMAGE, _reductions),
+    "products with matrices": (VECTOR, _products),
+    "transposed convolution": (
+        (4, 3, 3),
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(4, 4, (3, 2), 2, 1, output_padding=(1, 0), groups=2), nn.ReLU(), _head(96)
+        ),
+    ),
+    "transposed convolution, dilated": (
+        (4, 3, 3),
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(4, 2, 3, dilation=2, bias=False), nn.ReLU(), nn.AdaptiveMaxPool2d((1, None)), _head(14)
+        ),
     ),
 }

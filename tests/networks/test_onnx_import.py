@@ -136,6 +136,18 @@ CASES = {
         ],
         {"none": np.zeros(0, np.float32), "s": np.array([1, 1, 2, 3], np.float32)},
     ),
+    "Conv of one dimension": (
+        (1, 2, 7), [node("Conv", "x w b", "h", strides=[2], pads=[1, 1]), FLAT], {"w": (3, 2, 3), "b": (3,)},
+    ),
+    "ConvTranspose": (
+        IMAGE,
+        [node("ConvTranspose", "x w b", "h", strides=[2, 1], pads=[1, 0, 1, 0], output_padding=[1, 0]), FLAT],
+        {"w": (2, 3, 3, 2), "b": (3,)},
+    ),
+    "ReduceMean and ReduceSum": (
+        IMAGE, [node("ReduceMean", "x", "k", axes=[-1]), node("ReduceSum", "k one", "y", keepdims=0)],
+        {"one": integers(2, 3)},
+    ),
     "constants of constants": (
         VECTOR, [node("Transpose", "w", "v"), node("Mul", "v v", "u"), node("Gemm", "x u", "y")], {"w": (3, 6)},
     ),
@@ -225,7 +237,17 @@ WAYS = {
     "transA": (VECTOR, [node("Gemm", "x w", "y", transA=1)], {"w": (1, 3)}, "not transposed"),
     "activation as weight": (VECTOR, [node("Relu", "x", "k"), node("Gemm", "x k", "y", transB=1)], {}, "constant"),
     "several columns": ((1, 6, 4), [node("MatMul", "w x", "y")], {"w": (3, 6)}, "one vector"),
-    "Conv of one dimension": ((1, 2, 7), [node("Conv", "x w", "y")], {"w": (3, 2, 3)}, "only images"),
+    "Conv of three dimensions": ((1, 2, 7, 7, 7), [node("Conv", "x w", "y")], {"w": (3, 2, 3, 3, 3)}, "only images"),
+    "Conv of one dimension, one-sided": (
+        (1, 2, 7), [node("Conv", "x w", "h", pads=[0, 1]), FLAT], {"w": (3, 2, 3)}, "equal numbers",
+    ),
+    "ConvTranspose, one-sided": (
+        IMAGE, [node("ConvTranspose", "x w", "h", pads=[0, 0, 1, 1]), FLAT], {"w": (2, 3, 3, 3)}, "equal numbers",
+    ),
+    "ConvTranspose in groups": (
+        IMAGE, [node("ConvTranspose", "x w", "h", group=2), FLAT], {"w": (2, 3, 3, 3)}, "in groups",
+    ),
+    "ReduceMean of the batch": (VECTOR, [node("ReduceMean", "x", "y", axes=[0])], {}, "over the batch"),
     "one-sided, dilated": (
         IMAGE, [node("Conv", "x w", "h", pads=[0, 0, 1, 1], dilations=[2, 2]), FLAT], {"w": (3, 2, 2, 2)}, "dilated",
     ),

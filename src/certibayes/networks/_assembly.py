@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,8 @@ from certibayes.networks import operations as ops
 from certibayes.networks._recording import made_of_weights, recorded_values
 from certibayes.networks.graph import INPUT, Graph, Node
 
-MATRIX_ATTRIBUTES = ("T", "mT")
-"""Attributes of a tensor that are tensors themselves."""
+TENSORS = ("T", "mT", "values", "indices")
+"""Attributes that are tensors themselves."""
 
 
 def is_shape_arithmetic(node: fx.Node) -> bool:
@@ -22,14 +23,10 @@ def is_shape_arithmetic(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method"):
         return False  # a layer may well be called "size"
     if node.target is getattr:
-        return node.args[1] not in MATRIX_ATTRIBUTES
+        return node.args[1] not in TENSORS
     return (
         node.target in ("size", "dim", "numel")
-        or (
-            getattr(node.target, "__name__", "") == "getitem"
-            and isinstance(node.args[0], fx.Node)
-            and is_shape_arithmetic(node.args[0])
-        )
+        or (node.target is operator.getitem and isinstance(node.args[0], fx.Node) and is_shape_arithmetic(node.args[0]))
         or (
             bool(node.args)
             and all(
@@ -151,13 +148,16 @@ class _Assembly:
 
     def _part(self, call: fx.Node) -> tuple[lowering.Meaning, tuple[fx.Node]]:
         """Return the operation that makes one of several tensors."""
-        source, operations = self.parts[call.all_input_nodes[0]]
-        if getattr(call.target, "__name__", "") != "getitem" or not isinstance(call.args[1], int):
+        made = call.all_input_nodes[0]
+        source, operations = self.parts[made]
+        index = {"values": 0, "indices": 1}.get(str(call.args[1]), call.args[1]) if len(call.args) == 2 else None
+        if not isinstance(index, int) or not (call.target is getattr or call.target is operator.getitem):
             raise UnsupportedLayer(
-                f"{call.name} takes the parts of {call.all_input_nodes[0].name} all at once. Give each a name: "
-                "a, b = x.chunk(2, 1)."
+                f"{call.name} takes the parts of {made.name} all at once. Give each a name: a, b = x.chunk(2, 1)."
             )
-        return operations[call.args[1]], (source,)
+        if index >= len(operations):
+            raise UnsupportedLayer(f"{call.name} takes the indices of {made.name}, which have no rules.")
+        return operations[index], (source,)
 
     def _require_activations(self, call: fx.Node, inputs: tuple[Any, ...]) -> None:
         missing = [i for i in inputs if not (isinstance(i, fx.Node) and i in self.names)]

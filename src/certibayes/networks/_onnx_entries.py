@@ -68,6 +68,33 @@ def _conv(operation: ops.Conv2d, node: NodeToWrite) -> str:
     )  # fmt: skip
 
 
+def _conv1d(operation: ops.Conv1d, node: NodeToWrite) -> str:
+    return node.add(
+        "Conv", node.x, node.weight("weight"), *node.optional("bias"), strides=[operation.stride],
+        pads=[operation.padding] * 2, dilations=[operation.dilation], group=operation.groups,
+    )  # fmt: skip
+
+
+def _conv_transpose(operation: ops.ConvTranspose2d, node: NodeToWrite) -> str:
+    return node.add(
+        "ConvTranspose", node.x, node.weight("weight"), *node.optional("bias"), strides=operation.stride,
+        pads=_pads(operation.padding), output_padding=operation.output_padding, dilations=operation.dilation,
+        group=operation.groups,
+    )  # fmt: skip
+
+
+def _matmul(operation: ops.MatMul, node: NodeToWrite) -> str:
+    return node.add("MatMul", node.x, node.weight("weight"))
+
+
+def _sum(operation: ops.Sum, node: NodeToWrite) -> str:
+    return node.add("ReduceSum", node.x, node.writer.sizes(*operation.dims), keepdims=int(operation.keepdim))
+
+
+def _mean(operation: ops.Mean, node: NodeToWrite) -> str:
+    return node.add("ReduceMean", node.x, axes=operation.dims, keepdims=int(operation.keepdim))
+
+
 def _leaky_relu(operation: ops.LeakyReLU, node: NodeToWrite) -> str:
     return node.add("LeakyRelu", node.x, alpha=operation.slope)
 
@@ -189,7 +216,12 @@ def _plain(kind: str) -> Callable[[Any, NodeToWrite], str]:
 
 ENTRIES: Mapping[type[ops.Operation], Callable[[Any, NodeToWrite], str]] = {
     ops.Linear: _linear,
+    ops.MatMul: _matmul,
     ops.Conv2d: _conv,
+    ops.Conv1d: _conv1d,
+    ops.ConvTranspose2d: _conv_transpose,
+    ops.Sum: _sum,
+    ops.Mean: _mean,
     ops.ReLU: _plain("Relu"),
     ops.LeakyReLU: _leaky_relu,
     ops.Tanh: _plain("Tanh"),

@@ -53,6 +53,22 @@ class Reshape(nn.Module):
         return torch.reshape(x, (-1, *self.shape))
 
 
+class Reduction(nn.Module):
+    """The mean or the sum over some dimensions."""
+
+    def __init__(self, mean: bool, dims: tuple[int, ...], keepdim: bool):
+        super().__init__()
+        self.mean, self.dims, self.keepdim = mean, dims, keepdim
+
+    def extra_repr(self) -> str:
+        """Show the settings in the repr of the network."""
+        return f"{'mean' if self.mean else 'sum'}, dims={self.dims}, keepdim={self.keepdim}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Reduce a batch."""
+        return x.mean(self.dims, self.keepdim) if self.mean else x.sum(self.dims, self.keepdim)
+
+
 class Arithmetic(nn.Module):
     """A sum or difference of two activations."""
 
@@ -117,6 +133,8 @@ def _(call: Call) -> nn.Module:
 
 @onnx_operator("Conv")
 def _(call: Call) -> nn.Module:
+    if len(call.x.shape) == 3:
+        return _sequence_convolution(call)
     call.image()
     weight, stride, dilation = call.weight(1), call.pair("strides"), call.pair("dilations")
     kernel = (weight.shape[2], weight.shape[3])
@@ -127,6 +145,34 @@ def _(call: Call) -> nn.Module:
         bias=call.constant(2) is not None,
     )  # fmt: skip
     return with_weights(layer, weight=weight, bias=call.constant(2))
+
+
+def _sequence_convolution(call: Call) -> nn.Module:
+    weight, bias, groups = call.weight(1), call.constant(2), int(call.attributes.get("group", 1))
+    (stride,), (dilation,) = (call.attributes.get(name, (1,)) for name in ("strides", "dilations"))
+    near, far = call.attributes.get("pads", (0, 0))
+    if call.attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or near != far:
+        raise call.unsupported("its padding is not given by equal numbers")
+    outputs, channels, kernel = weight.shape
+    layer = nn.Conv1d(channels * groups, outputs, kernel, stride, near, dilation, groups, bias=bias is not None)
+    return with_weights(layer, weight=weight, bias=bias)
+
+
+@onnx_operator("ConvTranspose")
+def _(call: Call) -> nn.Module:
+    call.image()
+    weight, bias, groups = call.weight(1), call.constant(2), int(call.attributes.get("group", 1))
+    top, left, bottom, right = call.attributes.get("pads", (0, 0, 0, 0))
+    words = call.attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID")
+    if groups > 1:
+        raise call.unsupported("its channels are in groups, for which onnx's reference has no evaluation")
+    if words or "output_shape" in call.attributes or (top, left) != (bottom, right):
+        raise call.unsupported("its padding is not given by equal numbers on both sides")
+    layer = nn.ConvTranspose2d(
+        len(weight), weight.shape[1], (weight.shape[2], weight.shape[3]), call.pair("strides"), (top, left),
+        call.pair("output_padding", 0), 1, bias is not None, call.pair("dilations"),
+    )  # fmt: skip
+    return with_weights(layer, weight=weight, bias=bias)
 
 
 @onnx_operator("BatchNormalization")
@@ -232,6 +278,17 @@ def _window(call: Call) -> tuple[tuple[int, int], ...]:
     if any(near != far for near, far in pads):
         raise call.unsupported(f"its padding {pads} is not symmetric")
     return kernel, stride, (pads[0][0], pads[1][0]), dilation
+
+
+@onnx_operator("ReduceMean", "ReduceSum")
+def _(call: Call) -> nn.Module:
+    given = call.constant(1)
+    # Older files have the axes as an attribute.
+    axes: Any = call.attributes.get("axes", ()) if given is None else given.tolist()
+    dims = tuple(sorted(int(axis) % len(call.x.shape) for axis in axes))
+    if not dims or 0 in dims:
+        raise call.unsupported("it goes over the batch")
+    return Reduction(call.kind == "ReduceMean", dims, bool(call.attributes.get("keepdims", 1)))
 
 
 @onnx_operator("GlobalAveragePool")

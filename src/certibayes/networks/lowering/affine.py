@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -71,6 +72,24 @@ def _(module: nn.Conv2d) -> tuple[Meaning, dict[str, str]]:
     return _convolution(make, sides, module.padding_mode), weights_of(module, "weight", "bias")
 
 
+@lower_module(nn.Conv1d)
+def _(module: nn.Conv1d) -> tuple[Meaning, dict[str, str]]:
+    (stride,), (dilation,), (kernel,) = module.stride, module.dilation, module.kernel_size
+    sides = _padding(module.padding, (kernel,), (dilation,))
+
+    def make(padding: tuple[int, ...]) -> ops.Operation:
+        return ops.Conv1d(stride, padding[0], dilation, module.groups)
+
+    return _convolution(make, sides, module.padding_mode), weights_of(module, "weight", "bias")
+
+
+@lower_module(nn.ConvTranspose2d)
+def _(module: nn.ConvTranspose2d) -> tuple[Meaning, dict[str, str]]:
+    stride, padding, more, dilation = map(pair, (module.stride, module.padding, module.output_padding, module.dilation))
+    operation = ops.ConvTranspose2d(stride, padding, more, dilation, module.groups)
+    return operation, weights_of(module, "weight", "bias")
+
+
 @lower_module(nn.BatchNorm1d, nn.BatchNorm2d)
 def _(module: nn.BatchNorm2d) -> tuple[ops.Operation, dict[str, str]]:
     if not module.track_running_stats or module.running_mean is None or module.running_var is None:
@@ -113,6 +132,64 @@ def _(
 
     meaning = _convolution(make, _padding(padding, kernel, pair(dilation)))
     return Lowered(meaning, (x,), {"weight": weight, "bias": bias})
+
+
+@lower_function(functional.conv1d, torch.conv1d)
+def _(
+    x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+) -> Lowered:
+    kernel = weight.meta["shape"][2:] if is_weight(weight) else (1,)
+    step, reach = pair(stride)[0], pair(dilation)[0]
+
+    def make(own: tuple[int, ...]) -> ops.Operation:
+        return ops.Conv1d(step, own[0], reach, int(groups))
+
+    meaning = _convolution(make, _padding(padding, kernel, (reach,)))
+    return Lowered(meaning, (x,), {"weight": weight, "bias": bias})
+
+
+@lower_function(functional.conv_transpose2d, torch.conv_transpose2d)
+def _(  # noqa: PLR0913 - the function's own signature
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Lowered:
+    settings = pair(stride), pair(padding), pair(output_padding), pair(dilation)
+    operation = ops.ConvTranspose2d(*settings, int(groups))
+    return Lowered(operation, (x,), {"weight": weight, "bias": bias})
+
+
+@lower_function(operator.matmul, torch.matmul, torch.mm, "matmul", "mm")
+def _(left: Any, right: Any) -> Lowered:
+    matrix = _transposed_weight(right)
+    if is_weight(right) and len(right.meta["shape"]) == 2:
+        return Lowered(ops.MatMul(), (left,), {"weight": right})
+    if matrix is not None:
+        return Lowered(ops.Linear(), (left,), {"weight": matrix})
+    if is_weight(left) and len(left.meta["shape"]) == 2 and len(right.meta["shape"] or ()) == 3:
+        flip = ops.Permute((2, 1))
+        return Lowered(Chain(ops.Linear(), before=(flip,), after=(ops.Permute((2, 1)),)), (right,), {"weight": left})
+    raise UnsupportedLayer(
+        "a matrix product has rules where one factor is a parameter or buffer with two dimensions, as in x @ self.W or "
+        "x @ self.W.T; a product of two activations, as in attention, has none."
+    )
+
+
+def _transposed_weight(value: Any) -> fx.Node | None:
+    """Return the parameter W of ``W.T``, ``W.t()``, ``W.mT`` or ``W.transpose(0, 1)``, with two dimensions."""
+    if not isinstance(value, fx.Node) or not value.args or not is_weight(value.args[0]):
+        return None
+    weight, *arguments = value.args
+    assert isinstance(weight, fx.Node)
+    attribute = value.target is getattr and arguments[0] in ("T", "mT")
+    swaps = value.target in ("transpose", "swapaxes", torch.transpose)
+    method = value.target in ("t", torch.t) or (swaps and set(arguments) in ({0, 1}, {-2, -1}, {0, -1}))
+    return weight if (attribute or method) and len(weight.meta["shape"]) == 2 else None
 
 
 @lower_function(functional.batch_norm)

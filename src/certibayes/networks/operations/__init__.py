@@ -6,23 +6,28 @@ sample. Bounds are not here; ``certibayes.bounds`` maps each operation type to i
 """
 
 from certibayes.networks.operations.activations import LeakyReLU, ReLU, Sigmoid, Tanh
-from certibayes.networks.operations.affine import Conv2d, Linear
+from certibayes.networks.operations.affine import AFFINE, Conv1d, Conv2d, ConvTranspose2d, Linear, MatMul
 from certibayes.networks.operations.arithmetic import Add, BatchNorm, Divide, Multiply, Normalize, Shift, Subtract
 from certibayes.networks.operations.base import Operation, Pair, Weights
-from certibayes.networks.operations.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from certibayes.networks.operations.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, Mean, Sum
 from certibayes.networks.operations.shapes import Concatenate, Pad, Permute, Reshape, Slice, Upsample
 
 __all__ = [
+    "AFFINE",
     "AdaptiveAvgPool2d",
     "Add",
     "AvgPool2d",
     "BatchNorm",
     "Concatenate",
+    "Conv1d",
     "Conv2d",
+    "ConvTranspose2d",
     "Divide",
     "LeakyReLU",
     "Linear",
+    "MatMul",
     "MaxPool2d",
+    "Mean",
     "Multiply",
     "Normalize",
     "Operation",
@@ -35,6 +40,7 @@ __all__ = [
     "Sigmoid",
     "Slice",
     "Subtract",
+    "Sum",
     "Tanh",
     "Upsample",
     "Weights",

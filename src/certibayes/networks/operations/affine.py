@@ -72,3 +72,69 @@ class Conv2d(Operation):
         near = [reach[i] - self.padding[i] for i in range(2)]
         padding = (near[1], near[1] + rest[1], near[0], near[0] + rest[0])
         return _patches.convolve_transposed(y, weight, self.stride, padding, self.dilation, self.groups)
+
+
+@dataclass(frozen=True)
+class Conv1d(Operation):
+    """Cross-correlation of (B, C, L) sequences with zero padding; weights are (O, C / groups, k)."""
+
+    stride: int = 1
+    padding: int = 0
+    dilation: int = 1
+    groups: int = 1
+
+    def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
+        """See the class."""
+        settings = self.stride, self.padding, self.dilation, self.groups
+        return functional.conv1d(inputs[0], weights["weight"], weights.get("bias"), *settings)
+
+    @property
+    def on_images(self) -> Conv2d:
+        """The same for images of one row."""
+        return Conv2d((1, self.stride), (0, self.padding), (1, self.dilation), self.groups)
+
+
+@dataclass(frozen=True)
+class ConvTranspose2d(Operation):
+    """The transpose of a convolution, of (B, C, H, W) images; weights are (C, O / groups, kh, kw)."""
+
+    stride: Pair = (1, 1)
+    padding: Pair = (0, 0)
+    output_padding: Pair = (0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+
+    def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
+        """See the class."""
+        return self.convolve(inputs[0], weights["weight"], weights.get("bias"))
+
+    def convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute with weights other than the layer's own, such as their absolute values."""
+        return functional.conv_transpose2d(
+            x, weight, bias, self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        )
+
+    def terms(self, weight: Tensor) -> int:
+        """Products that an output adds up, at most."""
+        return len(weight) // self.groups * weight[0, 0].numel()
+
+    def fan_in(self, weight: Tensor) -> float:
+        """See the base class."""
+        return float(self.terms(weight))
+
+
+@dataclass(frozen=True)
+class MatMul(Operation):
+    """y = x W, with x (B, ..., n) and W (n, m)."""
+
+    def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
+        """See the class."""
+        return inputs[0] @ weights["weight"]
+
+    def fan_in(self, weight: Tensor) -> float:
+        """See the base class."""
+        return float(len(weight))
+
+
+AFFINE = (Linear, MatMul, Conv1d, Conv2d, ConvTranspose2d)
+"""Layers with a matrix of weights, by the role "weight"."""

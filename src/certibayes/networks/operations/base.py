@@ -29,6 +29,10 @@ class Operation:
         """Compute the output for a batch of inputs, each of shape (B, ...)."""
         raise NotImplementedError
 
+    def fan_in(self, weight: Tensor) -> float:
+        """Return how many inputs an output is computed from, by weights of the role "weight"; 1 for vectors."""
+        return float(weight[0].numel()) if weight.dim() > 1 else 1.0
+
     def to_json(self) -> dict[str, Any]:
         """Return the operation's name and settings."""
         return {"type": type(self).__name__, **asdict(self)}

@@ -1,4 +1,4 @@
-"""Maxima and means over windows."""
+"""Maxima and means over windows, sums and means over whole dimensions."""
 
 from __future__ import annotations
 
@@ -58,3 +58,27 @@ class AdaptiveAvgPool2d(Operation):
     def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
         """See the class."""
         return functional.adaptive_avg_pool2d(inputs[0], self.size)
+
+
+@dataclass(frozen=True)
+class Sum(Operation):
+    """The sum over some dimensions of an example; that of the batch is 0."""
+
+    dims: tuple[int, ...]
+    keepdim: bool = False
+
+    def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
+        """See the class."""
+        return inputs[0].sum(self.dims, self.keepdim)
+
+
+@dataclass(frozen=True)
+class Mean(Operation):
+    """The mean over some dimensions of an example; that of the batch is 0."""
+
+    dims: tuple[int, ...]
+    keepdim: bool = False
+
+    def evaluate(self, weights: Weights, *inputs: Tensor) -> Tensor:
+        """See the class."""
+        return inputs[0].mean(self.dims, self.keepdim)
