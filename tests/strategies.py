@@ -22,9 +22,7 @@ from certibayes.bounds import Box
 from certibayes.networks import Graph, Network, Normalize, Params, direct_sums, trace
 from certibayes.regions import InputRegion
 
-VECTOR = (5,)
-IMAGE = (2, 6, 6)
-CLASSES = 3
+from .layers_in_networks import CLASSES, IMAGE, LAYERS, VECTOR, Functional
 
 
 def law(examples: int) -> settings:
@@ -55,19 +53,6 @@ radii = st.sampled_from([1e-6, 1e-3, 0.02, 0.1, 0.5, 2.0])
 
 
 # The zoo
-
-
-class Functional(nn.Module):
-    """A network whose forward pass is a function of itself and x, with the given submodules and parameters."""
-
-    def __init__(self, forward: Callable, **parts: object):
-        super().__init__()
-        self.function = forward
-        for name, part in parts.items():
-            setattr(self, name, nn.Parameter(part) if isinstance(part, Tensor) else part)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self, x)
 
 
 def randomise_statistics(module: nn.Module) -> nn.Module:
@@ -207,6 +192,7 @@ ZOO: dict[str, Callable[[], nn.Module]] = {
     "normalize": lambda: _on_images(Normalize([0.5, -0.2], [0.25, 3.0]), nn.Conv2d(2, 2, 3), nn.ReLU(), features=32),
     "normalize, tiny std": lambda: _on_images(Normalize([0.5, 0.1], [1e-6, 1e-3]), nn.Sigmoid(), features=72),
     "residual images": _residual_images,
+    **{name: build for name, (_, build) in LAYERS.items()},
 }
 
 _IMAGES = ("convolution", "max pool", "average pool", "adaptive", "batch norm on images", "batch norm, tiny")
@@ -214,6 +200,8 @@ _IMAGES = ("convolution", "max pool", "average pool", "adaptive", "batch norm on
 
 def input_shape(name: str) -> tuple[int, ...]:
     """Shape of one input of a zoo network."""
+    if name in LAYERS:
+        return LAYERS[name][0]
     return IMAGE if name.startswith((*_IMAGES, "normalize", "residual images")) else VECTOR
 
 

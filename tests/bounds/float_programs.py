@@ -10,7 +10,7 @@ from certibayes.networks import operations as ops
 
 def _sequential_dot(x: Tensor, weight: Tensor, bias: Tensor | None, order: Tensor) -> Tensor:
     """Multiply, round, and add one term after the other in the given order."""
-    products = (x[:, None, :] * weight)[..., order]
+    products = (x[..., None, :] * weight)[..., order]
     total = torch.zeros_like(products[..., 0])
     for index in range(products.shape[-1]):
         total = total + products[..., index]
@@ -34,6 +34,35 @@ def _other_conv(operation, weights, x, order):
         result = _sequential_dot(flat, weight[rows].flatten(1), own, order(part.shape[1]))
         results.append(result.view(len(x), -1, per_group).transpose(1, 2))
     return torch.cat(results, 1).reshape(shape)
+
+
+def _other_conv1d(operation, weights, x, order):
+    images = {**weights, "weight": weights["weight"].unsqueeze(2)}
+    return _other_conv(operation.on_images, images, x.unsqueeze(2), order).squeeze(2)
+
+
+def _other_conv_transpose(operation, weights, x, order):
+    """One input channel and one place of the kernel after the other."""
+    weight, total = weights["weight"], 0.0
+    per_channel = weight[0, 0].numel()
+    # Outputs of a group see its own channels alone; others add exact zeros.
+    for index in order(len(weight) * per_channel).tolist():
+        alone = torch.zeros_like(weight).flatten(2)
+        channel, place = divmod(index, per_channel)
+        alone[channel, :, place] = weight.flatten(2)[channel, :, place]
+        total = total + operation.convolve(x, alone.view_as(weight), None)
+    return total + weights["bias"].view(-1, 1, 1) if "bias" in weights else total
+
+
+def _other_sum(operation, weights, x, order):
+    dims = operation.dims
+    moved = x.movedim(dims, tuple(range(-len(dims), 0))).flatten(-len(dims))
+    if isinstance(operation, ops.Mean):
+        moved = moved / moved.shape[-1]
+    total = torch.zeros_like(moved[..., 0])
+    for index in order(moved.shape[-1]).tolist():
+        total = total + moved[..., index]
+    return total.view_as(operation.evaluate(weights, x))
 
 
 def _other_batch_norm(operation, weights, x, order):
@@ -68,7 +97,14 @@ def _other_average(operation, weights, x, order):
 
 OTHER_PROGRAMS: dict[type, Callable] = {
     ops.Linear: _other_linear,
+    ops.MatMul: lambda operation, weights, x, order: _sequential_dot(
+        x, weights["weight"].mT, None, order(len(weights["weight"]))
+    ),
     ops.Conv2d: _other_conv,
+    ops.Conv1d: _other_conv1d,
+    ops.ConvTranspose2d: _other_conv_transpose,
+    ops.Sum: _other_sum,
+    ops.Mean: _other_sum,
     ops.BatchNorm: _other_batch_norm,
     ops.Normalize: _other_normalize,
     ops.Divide: _other_divide,

@@ -20,7 +20,7 @@ from certibayes.bounds._backward import Step
 from certibayes.bounds._offset import Offset
 from certibayes.networks import direct_sums, trace
 
-from ..strategies import ZOO, ball, fractions, generator, graph_and_params, inputs, points_of, traced
+from ..strategies import ZOO, Functional, ball, fractions, generator, graph_and_params, inputs, points_of, traced
 from .rounding_cases import F32, ORDERS, UNIT, random_numbers, run_in_order, sum_of_products
 
 
@@ -89,6 +89,27 @@ def test_coefficients_of_overlapping_windows_may_cancel(layer, kind):
         x = torch.zeros(2, 2, 7, 7)
         x[..., 3, 3] = 1 + torch.rand(2, 2)  # the one that all windows around it choose
         _assert_rules_hold(graph, params, x, 1e-6, kind, seed)
+
+
+COPYING = {
+    "upsample": lambda: nn.Upsample(scale_factor=12),
+    "replicate": lambda: nn.ReplicationPad2d(20),
+    "reflect": lambda: nn.ReflectionPad2d(2),
+    "constant": lambda: nn.ConstantPad2d(20, 0.7),
+    "sum": lambda: Functional(lambda self, x: x.sum((1, 2)) - x.mean((1, 2))),
+    "transposed convolution": lambda: nn.ConvTranspose2d(2, 8, 9, bias=False),
+}
+
+
+@pytest.mark.parametrize("kind", ["random", "cancelling"])
+@pytest.mark.parametrize("layer", COPYING)
+def test_coefficients_of_copies_may_cancel(layer, kind):
+    """A number with many copies gets the sum of their coefficients, and many constants are added up."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        net = nn.Sequential(COPYING[layer](), nn.Flatten())
+        graph, params = graph_and_params(trace(net, torch.zeros(1, 2, 3, 3)))
+        _assert_rules_hold(graph, params, 1 + torch.rand(2, 2, 3, 3), 1e-6, kind, seed)
 
 
 def test_errors_that_layers_carry_on_are_covered_by_those_before_them():

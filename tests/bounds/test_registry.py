@@ -20,9 +20,13 @@ from ..strategies import Functional, assert_inside, graph_and_params
 def registries_as_before(monkeypatch):
     """Registrations of a test do not outlive it."""
     monkeypatch.setattr(registry_module, "_rules", dict(registry_module._rules))
-    monkeypatch.setattr(lowering, "modules", dict(lowering.modules))
-    monkeypatch.setattr(lowering, "functions", dict(lowering.functions))
     monkeypatch.setattr(Operation, "known", dict(Operation.known))
+    tables = lowering.modules, lowering.functions
+    before = [dict(table) for table in tables]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
 
 
 def _register_hardtanh() -> type[Operation]:

@@ -113,6 +113,41 @@ CASES = {
         VECTOR, [node("Dropout", "x", "h"), node("Relu", "h", "k"), node("Identity", "k", "y")], {},
     ),
     "Pad that adds nothing": (IMAGE, [node("Pad", "x none", "h"), FLAT], {"none": integers(*[0] * 8)}),
+    "Pad": (
+        IMAGE, [node("Pad", "x p v", "h"), FLAT], {"p": integers(0, 0, 1, 0, 0, 1, 0, 2), "v": np.array(0.3)},
+    ),
+    "Pad by copies": (
+        IMAGE, [node("Pad", "x p", "k", mode="reflect"), node("Pad", "k p", "h", mode="edge"), FLAT],
+        {"p": integers(0, 0, 1, 2, 0, 0, 0, 1)},
+    ),
+    "Transpose of channels": ((1, 4, 4, 3), [node("Transpose", "x", "h", perm=[0, 3, 1, 2]), FLAT], {}),
+    "several vectors": ((1, 4, 6), [node("MatMul", "x w", "h"), FLAT], {"w": (6, 3)}),
+    "Slice": (
+        IMAGE, [node("Slice", "x a b c d", "h"), FLAT],
+        {"a": integers(-3, 0), "b": integers(100, -1), "c": integers(3, -2), "d": integers(1, 2)},
+    ),
+    "Concat": (VECTOR, [node("Relu", "x", "k"), node("Concat", "x k x", "y", axis=-1)], {}),
+    "Resize": (
+        IMAGE,
+        [
+            node("Resize", "x none s", "h", mode="nearest", coordinate_transformation_mode="asymmetric",
+                 nearest_mode="floor"),
+            FLAT,
+        ],
+        {"none": np.zeros(0, np.float32), "s": np.array([1, 1, 2, 3], np.float32)},
+    ),
+    "Conv of one dimension": (
+        (1, 2, 7), [node("Conv", "x w b", "h", strides=[2], pads=[1, 1]), FLAT], {"w": (3, 2, 3), "b": (3,)},
+    ),
+    "ConvTranspose": (
+        IMAGE,
+        [node("ConvTranspose", "x w b", "h", strides=[2, 1], pads=[1, 0, 1, 0], output_padding=[1, 0]), FLAT],
+        {"w": (2, 3, 3, 2), "b": (3,)},
+    ),
+    "ReduceMean and ReduceSum": (
+        IMAGE, [node("ReduceMean", "x", "k", axes=[-1]), node("ReduceSum", "k one", "y", keepdims=0)],
+        {"one": integers(2, 3)},
+    ),
     "constants of constants": (
         VECTOR, [node("Transpose", "w", "v"), node("Mul", "v v", "u"), node("Gemm", "x u", "y")], {"w": (3, 6)},
     ),
@@ -178,7 +213,7 @@ def test_compressed_files_and_older_ones_are_read(tmp_path):
 
 REFUSED = {
     "Softmax": [node("Gemm", "x w", "h"), node("Softmax", "h", "y")],
-    "Concat": [node("Concat", "x x", "y", axis=1)],
+    "Round": [node("Round", "x", "y")],
     "Exp": [node("Exp", "x", "h"), node("Relu", "h", "y")],
 }
 
@@ -201,18 +236,37 @@ def test_all_operators_without_rules_are_named_at_once(tmp_path):
 WAYS = {
     "transA": (VECTOR, [node("Gemm", "x w", "y", transA=1)], {"w": (1, 3)}, "not transposed"),
     "activation as weight": (VECTOR, [node("Relu", "x", "k"), node("Gemm", "x k", "y", transB=1)], {}, "constant"),
-    "several vectors": ((1, 4, 6), [node("MatMul", "x w", "y")], {"w": (6, 3)}, "one vector"),
-    "Conv of one dimension": ((1, 2, 7), [node("Conv", "x w", "y")], {"w": (3, 2, 3)}, "only images"),
+    "several columns": ((1, 6, 4), [node("MatMul", "w x", "y")], {"w": (3, 6)}, "one vector"),
+    "Conv of three dimensions": ((1, 2, 7, 7, 7), [node("Conv", "x w", "y")], {"w": (3, 2, 3, 3, 3)}, "only images"),
+    "Conv of one dimension, one-sided": (
+        (1, 2, 7), [node("Conv", "x w", "h", pads=[0, 1]), FLAT], {"w": (3, 2, 3)}, "equal numbers",
+    ),
+    "ConvTranspose, one-sided": (
+        IMAGE, [node("ConvTranspose", "x w", "h", pads=[0, 0, 1, 1]), FLAT], {"w": (2, 3, 3, 3)}, "equal numbers",
+    ),
+    "ConvTranspose in groups": (
+        IMAGE, [node("ConvTranspose", "x w", "h", group=2), FLAT], {"w": (2, 3, 3, 3)}, "in groups",
+    ),
+    "ReduceMean of the batch": (VECTOR, [node("ReduceMean", "x", "y", axes=[0])], {}, "over the batch"),
     "one-sided, dilated": (
         IMAGE, [node("Conv", "x w", "h", pads=[0, 0, 1, 1], dilations=[2, 2]), FLAT], {"w": (3, 2, 2, 2)}, "dilated",
     ),
     "one-sided pool": (
         IMAGE, [node("MaxPool", "x", "h", kernel_shape=[2, 2], pads=[0, 0, 1, 1]), FLAT], {}, "not symmetric",
     ),
-    "Transpose of channels": (
-        (1, 4, 4, 3), [node("Transpose", "x", "h", perm=[0, 3, 1, 2]), FLAT], {}, "no rule",
+    "Transpose of the batch": ((1, 4, 3), [node("Transpose", "x", "h", perm=[2, 1, 0]), FLAT], {}, "moves the batch"),
+    "Pad by wrapping": (
+        IMAGE, [node("Pad", "x p", "h", mode="wrap"), FLAT], {"p": integers(0, 0, 1, 1, 0, 0, 1, 1)}, "pads by 'wrap'",
     ),
-    "Pad": (IMAGE, [node("Pad", "x p", "h"), FLAT], {"p": integers(0, 0, 1, 1, 0, 0, 1, 1)}, "it pads"),
+    "Pad that crops": (IMAGE, [node("Pad", "x p", "h"), FLAT], {"p": integers(0, 0, -1, 0, 0, 0, 0, 0)}, "crops"),
+    "Slice of the batch": (
+        VECTOR, [node("Slice", "x a b", "y")], {"a": integers(1), "b": integers(2)}, "slices the batch",
+    ),
+    "Concat with a constant": (VECTOR, [node("Concat", "x w", "y", axis=1)], {"w": (1, 2)}, "is a constant"),
+    "Resize between pixels": (
+        IMAGE, [node("Resize", "x none s", "h", mode="linear"), FLAT],
+        {"none": np.zeros(0, np.float32), "s": np.array([1, 1, 2, 2], np.float32)}, "it resizes by 'linear'",
+    ),
     "product of activations": (VECTOR, [node("Mul", "x x", "y")], {}, "two activations"),
     "division by an activation": (VECTOR, [node("Div", "two x", "y")], {"two": np.array(2.0)}, "divisor"),
     "a batch of several": (VECTOR, [node("Add", "x b", "y")], {"b": (2, 6)}, "batch"),

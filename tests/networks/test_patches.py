@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from certibayes.networks import operations
-from certibayes.networks.operations import Conv2d
+from certibayes.networks.operations import Conv2d, affine
 
 from ..strategies import law
 
@@ -34,7 +33,7 @@ def cases(draw):
 def both(compute):
     """What torch gives, and what patches give."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations, "_by_patches", lambda x: True)
+        patch.setattr(affine, "_by_patches", lambda x: True)
         ours = compute()
     return ours, compute()
 
@@ -59,7 +58,7 @@ def test_its_transpose_is_torchs_and_the_transpose(case):
 
 
 def test_it_can_be_mapped_over_networks_and_differentiated(monkeypatch):
-    monkeypatch.setattr(operations, "_by_patches", lambda x: True)
+    monkeypatch.setattr(affine, "_by_patches", lambda x: True)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, 7, 6, generator=generator, dtype=torch.float64)
     weights = torch.randn(4, 5, 3, 3, 3, generator=generator, dtype=torch.float64)
@@ -75,7 +74,7 @@ def test_it_can_be_mapped_over_networks_and_differentiated(monkeypatch):
         torch.testing.assert_close(back[k], functional.conv_transpose2d(mapped[k], weights[k], None, 2, 1, (0, 1)))
 
 
-@pytest.mark.parametrize("images", [operations.IMAGES, 2 * operations.IMAGES + 3])
+@pytest.mark.parametrize("images", [affine.IMAGES, 2 * affine.IMAGES + 3])
 def test_a_cpu_convolves_a_large_batch_in_parts(images):
     """In float64, where torch copies all patches first."""
     generator = torch.Generator().manual_seed(0)

@@ -57,6 +57,30 @@ REFUSED = {
     "gelu": (lambda: _net(lambda self, x: functional.gelu(self.layer(x))), VECTOR, "gelu"),
     "softmax": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(-1)), VECTOR, "Softmax"),
     "transpose": (lambda: _net(lambda self, x: self.layer(x.transpose(0, 1))), VECTOR, "transpose"),
+    "a part of the batch": (lambda: _net(lambda self, x: self.layer(x)[0]), VECTOR, "first dimension"),
+    "an index that is a list": (lambda: _net(lambda self, x: self.layer(x)[:, [2, 0, 1]]), VECTOR, "list or a tensor"),
+    "a concatenated batch": (
+        lambda: _net(lambda self, x: torch.cat([self.layer(x)] * 2).chunk(2)[0]),
+        VECTOR,
+        "first dimension",
+    ),
+    "a chunked batch": (
+        lambda: _net(lambda self, x: torch.cat(self.layer(x).chunk(2), 0)),
+        VECTOR,
+        "all at once|batch",
+    ),
+    "parts taken all at once": (
+        lambda: _net(lambda self, x: torch.cat(self.layer(x).chunk(3, 1), 1)),
+        VECTOR,
+        "Give each a name",
+    ),
+    "interpolation": (
+        lambda: nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear"), nn.Flatten()),
+        IMAGE,
+        "'bilinear'.*nearest",
+    ),
+    "half an upsampling": (lambda: nn.Sequential(nn.Upsample(scale_factor=1.5), nn.Flatten()), IMAGE, "whole factors"),
+    "transposed attribute": (lambda: _net(lambda self, x: self.layer(x).T), VECTOR, "first dimension"),
     "branch on data": (lambda: _net(_branches), VECTOR, "cannot be traced"),
     "several inputs": (_two_inputs, VECTOR, "needs y besides its input.*default"),
     "product of activations": (lambda: _net(lambda self, x: self.layer(x) * self.layer(x)), VECTOR, "product of two"),
@@ -83,16 +107,6 @@ REFUSED = {
         "running statistics",
     ),
     "dropout always on": (lambda: _net(lambda self, x: functional.dropout(self.layer(x))), VECTOR, "dropout"),
-    "reflect padding": (
-        lambda: nn.Sequential(nn.Conv2d(3, 2, 3, padding=1, padding_mode="reflect"), nn.Flatten()),
-        IMAGE,
-        "reflect",
-    ),
-    "same padding, even kernel": (
-        lambda: nn.Sequential(nn.Conv2d(3, 2, 4, padding="same"), nn.Flatten()),
-        IMAGE,
-        "symmetric",
-    ),
     "max pool with indices": (
         lambda: nn.Sequential(nn.Conv2d(3, 2, 3), nn.MaxPool2d(2, return_indices=True)),
         IMAGE,

@@ -13,12 +13,14 @@ from the lower end and added to the upper end, which then move one float outward
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from certibayes.checker._arithmetic import LIMIT, Array, Interval, Program, Weights
 from certibayes.checker._ball_enclosure import Round, moved, within_ball
+from certibayes.checker._moves import MOVES
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import INPUT, Graph, Node
 from certibayes.networks import operations as ops
@@ -132,6 +134,73 @@ def _conv2d(program: Program, node: Node, weights: Weights, x: Interval) -> Inte
         lower.append(np.moveaxis(out.lower, 3, 1))
         upper.append(np.moveaxis(out.upper, 3, 1))
     return Interval(np.concatenate(lower, 1), np.concatenate(upper, 1))
+
+
+def _conv1d(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
+    """A sequence is an image of one row."""
+    assert isinstance(node.operation, ops.Conv1d)
+    channels, length = node.shape
+    lifted = replace(node, operation=node.operation.on_images, shape=(channels, 1, length))
+    filters = {**weights, "weight": weights["weight"][:, :, None]}
+    found = _conv2d(program, lifted, filters, Interval(x.lower[:, :, None], x.upper[:, :, None]))
+    return Interval(found.lower[:, :, 0], found.upper[:, :, 0])
+
+
+def _conv_transpose(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
+    """Every pixel is multiplied by every place of the kernel, and added where that falls."""
+    conv, weight = node.operation, weights["weight"]
+    assert isinstance(conv, ops.ConvTranspose2d)
+    groups, (inputs, per_group, height, width) = conv.groups, weight.shape
+    rows, columns = x.lower.shape[2:]
+    sides = [node.shape[1 + axis] + 2 * conv.padding[axis] for axis in (0, 1)]
+    found = [np.zeros((len(x.lower), groups * per_group, *sides)) for _ in range(3)]
+    for row in range(height):
+        for column in range(width):
+            top, left = row * conv.dilation[0], column * conv.dilation[1]
+            falls = (
+                slice(top, top + (rows - 1) * conv.stride[0] + 1, conv.stride[0]),
+                slice(left, left + (columns - 1) * conv.stride[1] + 1, conv.stride[1]),
+            )
+            for group in range(groups):
+                read = slice(group * inputs // groups, (group + 1) * inputs // groups)
+                made = slice(group * per_group, (group + 1) * per_group)
+                factor = weight[read, :, row, column]
+                rising, falling = np.maximum(factor, 0.0), np.minimum(factor, 0.0)
+                low, high, size = (part[:, read] for part in (x.lower, x.upper, x.magnitude))
+                terms = (
+                    _mixed(rising, low) + _mixed(falling, high),
+                    _mixed(rising, high) + _mixed(falling, low),
+                    _mixed(np.abs(factor), size),
+                )
+                for total, term in zip(found, terms, strict=True):
+                    total[:, made][:, :, falls[0], falls[1]] += term
+    crop = tuple(slice(conv.padding[axis], conv.padding[axis] + node.shape[1 + axis]) for axis in (0, 1))
+    lower, upper, magnitude = (total[:, :, crop[0], crop[1]] for total in found)
+    if "bias" in weights:
+        bias = weights["bias"].reshape(-1, 1, 1)
+        lower, upper, magnitude = lower + bias, upper + bias, magnitude + np.abs(bias)
+    factors = np.abs(weight).max() + _largest(x.magnitude)
+    return program.widen(lower, upper, magnitude, inputs // groups * height * width + 2, factors)
+
+
+def _mixed(factor: Array, x: Array) -> Array:
+    """Combine channels: (in, out) and (B, in, H, W) -> (B, out, H, W)."""
+    mixed: Array = np.einsum("io,bihw->bohw", factor, x)
+    return mixed
+
+
+def _matmul(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
+    return _affine(program, x, weights["weight"].T, None)
+
+
+def _reduction(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
+    reduction = node.operation
+    assert isinstance(reduction, (ops.Sum, ops.Mean))
+    terms = int(np.prod([x.lower.shape[dim] for dim in reduction.dims]))
+    divisor = float(terms) if isinstance(reduction, ops.Mean) else 1.0
+    parts = (x.lower, x.upper, x.magnitude)
+    lower, upper, size = (part.sum(reduction.dims, keepdims=reduction.keepdim) / divisor for part in parts)
+    return program.widen(lower, upper, size, terms + 4, 1.0)
 
 
 def _relu(program: Program, node: Node, weights: Weights, x: Interval) -> Interval:
@@ -294,7 +363,12 @@ def _subtract(program: Program, node: Node, weights: Weights, x: Interval, y: In
 
 _RULES: dict[type[ops.Operation], Callable[..., Interval]] = {
     ops.Linear: _linear,
+    ops.MatMul: _matmul,
     ops.Conv2d: _conv2d,
+    ops.Conv1d: _conv1d,
+    ops.ConvTranspose2d: _conv_transpose,
+    ops.Sum: _reduction,
+    ops.Mean: _reduction,
     ops.ReLU: _relu,
     ops.LeakyReLU: _leaky_relu,
     ops.Tanh: _increasing(np.tanh),
@@ -310,4 +384,5 @@ _RULES: dict[type[ops.Operation], Callable[..., Interval]] = {
     ops.Shift: _shift,
     ops.Add: _add,
     ops.Subtract: _subtract,
+    **MOVES,
 }

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph, Params
-from certibayes.networks.operations import Conv2d, Linear
+from certibayes.networks.operations import AFFINE
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GaussianPrior:
         """
         if self.l1 == 0.0:
             return {}
-        layers = [node for node in graph.nodes if isinstance(node.operation, (Linear, Conv2d))]
+        layers = [node for node in graph.nodes if isinstance(node.operation, AFFINE)]
         chosen = {node.roles["weight"] for node in layers}
         return {name: params[name].new_tensor(self.l1 * (name in chosen)) for name in graph.parameters}
 
@@ -79,6 +79,5 @@ def _fan_in(graph: Graph, params: Params, name: str) -> float:
     """Inputs of the layer a parameter belongs to; a bias has its layer's, anything else has 1."""
     for node in graph.nodes:
         if name in node.roles.values() and "weight" in node.roles:
-            weight = params[node.roles["weight"]]
-            return float(weight[0].numel()) if weight.dim() > 1 else 1.0
+            return node.operation.fan_in(params[node.roles["weight"]])
     return 1.0

@@ -23,7 +23,7 @@ from torch import Tensor
 from certibayes.bounds import Box, Rounding, interval_bounds
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph, Node, Params
-from certibayes.networks.operations import Conv2d, Linear, ReLU
+from certibayes.networks.operations import AFFINE, ReLU
 
 TOLERANCE = 0.5
 """τ: ratios at least this large cost nothing."""
@@ -66,7 +66,7 @@ def bound_penalty(
 
 def _relu_nodes(graph: Graph) -> list[Node]:
     """ReLUs that follow some layer with weights."""
-    layers = [i for i, node in enumerate(graph.nodes) if isinstance(node.operation, (Linear, Conv2d))]
+    layers = [i for i, node in enumerate(graph.nodes) if isinstance(node.operation, AFFINE)]
     return [node for i, node in enumerate(graph.nodes) if isinstance(node.operation, ReLU) and layers and i > layers[0]]
 
 
@@ -77,7 +77,7 @@ def _boxes(graph: Graph, params: Params, box: Box, rounding: Rounding) -> tuple[
     before: list[Box] = []
 
     def observe(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
-        if not entering and isinstance(node.operation, (Linear, Conv2d)):
+        if not entering and isinstance(node.operation, AFFINE):
             # Not the network's own input: behind a normalization, which only changes the unit.
             entering.append(boxes[0])
         if node.name in relus:

@@ -85,7 +85,8 @@ def _compare(
     found: dict[str, Tensor] = {}
     graph.evaluate(tensors, rows, lambda node, _, output: found.setdefault(node.name, output))
     for node in graph.nodes:
-        if not _close(found[node.name], trail.values[node.name], tolerance):
+        # Of operations that stand for one call together, the last has its name.
+        if node.name in trail.values and not _close(found[node.name], trail.values[node.name], tolerance):
             raise UnsupportedLayer(
                 f"the traced graph of {name} does not compute what the module computes: {node.name} is taken for "
                 f"{type(node.operation).__name__}, which gives other values. Correct the registered entry."

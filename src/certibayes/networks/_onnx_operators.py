@@ -53,6 +53,22 @@ class Reshape(nn.Module):
         return torch.reshape(x, (-1, *self.shape))
 
 
+class Reduction(nn.Module):
+    """The mean or the sum over some dimensions."""
+
+    def __init__(self, mean: bool, dims: tuple[int, ...], keepdim: bool):
+        super().__init__()
+        self.mean, self.dims, self.keepdim = mean, dims, keepdim
+
+    def extra_repr(self) -> str:
+        """Show the settings in the repr of the network."""
+        return f"{'mean' if self.mean else 'sum'}, dims={self.dims}, keepdim={self.keepdim}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Reduce a batch."""
+        return x.mean(self.dims, self.keepdim) if self.mean else x.sum(self.dims, self.keepdim)
+
+
 class Arithmetic(nn.Module):
     """A sum or difference of two activations."""
 
@@ -105,21 +121,20 @@ def _(call: Call) -> nn.Module:
     right = isinstance(call.inputs[0], Activation)
     (activation,), weight = call.activations, call.weight(1) if right else call.weight(0)
     shape, weight = activation.shape, weight.T if right else weight
-    # x W for rows, W x for a column; anything else multiplies several vectors of one example.
-    size, others = (
-        (shape[-1], shape[1:-1]) if right else (shape[-2] if len(shape) > 2 else 0, (*shape[1:-2], shape[-1]))
-    )
+    # x W for rows, W x for a column; another product multiplies several vectors of one example from the left.
+    size, others = (shape[-1], ()) if right else (shape[-2] if len(shape) > 2 else 0, (*shape[1:-2], shape[-1]))
     if weight.dim() != 2 or weight.shape[1] != size or any(other != 1 for other in others):
         raise call.unsupported(f"only one vector of an example is multiplied by a matrix, not shape {shape}")
     layer = linear(weight, None)
-    if len(shape) == 2:
+    if right:
         return layer
-    made = (*shape[1:-1], len(weight)) if right else (*shape[1:-2], len(weight), 1)
-    return nn.Sequential(Reshape((size,)), layer, Reshape(made))
+    return nn.Sequential(Reshape((size,)), layer, Reshape((*shape[1:-2], len(weight), 1)))
 
 
 @onnx_operator("Conv")
 def _(call: Call) -> nn.Module:
+    if len(call.x.shape) == 3:
+        return _sequence_convolution(call)
     call.image()
     weight, stride, dilation = call.weight(1), call.pair("strides"), call.pair("dilations")
     kernel = (weight.shape[2], weight.shape[3])
@@ -130,6 +145,34 @@ def _(call: Call) -> nn.Module:
         bias=call.constant(2) is not None,
     )  # fmt: skip
     return with_weights(layer, weight=weight, bias=call.constant(2))
+
+
+def _sequence_convolution(call: Call) -> nn.Module:
+    weight, bias, groups = call.weight(1), call.constant(2), int(call.attributes.get("group", 1))
+    (stride,), (dilation,) = (call.attributes.get(name, (1,)) for name in ("strides", "dilations"))
+    near, far = call.attributes.get("pads", (0, 0))
+    if call.attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID") or near != far:
+        raise call.unsupported("its padding is not given by equal numbers")
+    outputs, channels, kernel = weight.shape
+    layer = nn.Conv1d(channels * groups, outputs, kernel, stride, near, dilation, groups, bias=bias is not None)
+    return with_weights(layer, weight=weight, bias=bias)
+
+
+@onnx_operator("ConvTranspose")
+def _(call: Call) -> nn.Module:
+    call.image()
+    weight, bias, groups = call.weight(1), call.constant(2), int(call.attributes.get("group", 1))
+    top, left, bottom, right = call.attributes.get("pads", (0, 0, 0, 0))
+    words = call.attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID")
+    if groups > 1:
+        raise call.unsupported("its channels are in groups, for which onnx's reference has no evaluation")
+    if words or "output_shape" in call.attributes or (top, left) != (bottom, right):
+        raise call.unsupported("its padding is not given by equal numbers on both sides")
+    layer = nn.ConvTranspose2d(
+        len(weight), weight.shape[1], (weight.shape[2], weight.shape[3]), call.pair("strides"), (top, left),
+        call.pair("output_padding", 0), 1, bias is not None, call.pair("dilations"),
+    )  # fmt: skip
+    return with_weights(layer, weight=weight, bias=bias)
 
 
 @onnx_operator("BatchNormalization")
@@ -237,77 +280,21 @@ def _window(call: Call) -> tuple[tuple[int, int], ...]:
     return kernel, stride, (pads[0][0], pads[1][0]), dilation
 
 
+@onnx_operator("ReduceMean", "ReduceSum")
+def _(call: Call) -> nn.Module:
+    given = call.constant(1)
+    # Older files have the axes as an attribute.
+    axes: Any = call.attributes.get("axes", ()) if given is None else given.tolist()
+    dims = tuple(sorted(int(axis) % len(call.x.shape) for axis in axes))
+    if not dims or 0 in dims:
+        raise call.unsupported("it goes over the batch")
+    return Reduction(call.kind == "ReduceMean", dims, bool(call.attributes.get("keepdims", 1)))
+
+
 @onnx_operator("GlobalAveragePool")
 def _(call: Call) -> nn.Module:
     call.image()
     return nn.AdaptiveAvgPool2d(1)
-
-
-# Shapes
-
-
-@onnx_operator("Identity", "Dropout")
-def _(call: Call) -> nn.Module:
-    training = call.constant(2)
-    if call.outputs > 1 or (training is not None and bool(training)):
-        raise call.unsupported("it is switched on; export the network in eval mode")
-    return nn.Identity()
-
-
-@onnx_operator("Pad")
-def _(call: Call) -> nn.Module:
-    given = call.constant(1)
-    # Older files have the widths as an attribute.
-    widths: Any = call.attributes.get("pads", ()) if given is None else given.tolist()
-    if any(widths):
-        raise call.unsupported("it pads; only the padding of Conv and of pooling layers has a rule")
-    return nn.Identity()
-
-
-@onnx_operator("Flatten")
-def _(call: Call) -> nn.Module:
-    axis, shape = int(call.attributes.get("axis", 1)), call.x.shape
-    axis = axis + len(shape) if axis < 0 else axis
-    return _reshape(call, (math.prod(shape[:axis]), math.prod(shape[axis:])))
-
-
-@onnx_operator("Reshape")
-def _(call: Call) -> nn.Module:
-    before, wanted = call.x.shape, [int(size) for size in call.weight(1).tolist()]
-    if not call.attributes.get("allowzero", 0):
-        wanted = [before[at] if size == 0 else size for at, size in enumerate(wanted)]
-    known = math.prod(size for size in wanted if size != -1)
-    return _reshape(call, tuple(math.prod(before) // known if size == -1 else size for size in wanted))
-
-
-@onnx_operator("Squeeze", "Unsqueeze")
-def _(call: Call) -> nn.Module:
-    given, shape = call.constant(1), call.x.shape
-    # Older files have the axes as an attribute.
-    axes: Any = call.attributes.get("axes") if given is None else given.tolist()
-    if call.kind == "Squeeze":
-        gone = [at for at, size in enumerate(shape) if size == 1] if axes is None else [a % len(shape) for a in axes]
-        return _reshape(call, tuple(size for at, size in enumerate(shape) if at not in gone))
-    places = {axis % (len(shape) + len(axes)) for axis in axes}
-    sizes = iter(shape)
-    return _reshape(call, tuple(1 if at in places else next(sizes) for at in range(len(shape) + len(places))))
-
-
-@onnx_operator("Transpose")
-def _(call: Call) -> nn.Module:
-    shape = call.x.shape
-    order = call.attributes.get("perm", range(len(shape))[::-1])
-    moved = [at for at in order if shape[at] != 1]
-    if moved != sorted(moved):
-        raise call.unsupported(f"it reorders the numbers of shape {shape} by {tuple(order)}, which has no rule")
-    return _reshape(call, tuple(shape[at] for at in order))
-
-
-def _reshape(call: Call, shape: tuple[int, ...]) -> nn.Module:
-    """Reshape one example, (1, ...) as a whole; the batch must stay in front."""
-    if not shape or shape[0] != 1:
-        raise call.unsupported(f"of shape {call.x.shape} it makes {shape}, which does not begin with the batch of 1")
-    return Reshape(shape[1:])
 
 
 # Arithmetic

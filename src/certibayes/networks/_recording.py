@@ -32,8 +32,17 @@ class _Recorder(fx.Interpreter):
         return value
 
 
+def made_of_weights(traced: fx.GraphModule) -> set[fx.Node]:
+    """Return the calls that read weights and nothing else, and the weights themselves."""
+    found: set[fx.Node] = set()
+    for node in traced.graph.nodes:
+        if node.op == "get_attr" or (node.all_input_nodes and found.issuperset(node.all_input_nodes)):
+            found.add(node)
+    return found
+
+
 def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, Any]:
-    """Return the value of every node for a batch of two.
+    """Return the value of every node for a batch of two, but for sizes that depend on the batch.
 
     Two batch sizes are run: every activation must keep the batch in front, in the precision of the example.
     """
@@ -49,8 +58,9 @@ def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, An
             raise InvalidInput(f"the network cannot be run on inputs of shape {shape}: {error}") from error
         recorders.append(recorder.values)
     two, three = recorders
+    weights = made_of_weights(traced)
     for node, value in two.items():
-        if not isinstance(value, Tensor) or node.op == "get_attr":
+        if not isinstance(value, Tensor) or node in weights:
             continue
         if (
             value.dim() < 1
@@ -66,4 +76,5 @@ def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, An
                 f"{node.name} is {value.dtype} where the network's first weights are {example.dtype}; bounds need one "
                 "precision. Use net.float() or net.double(), and make constants of that type too."
             )
-    return two
+    sizes = (int, float)
+    return {n: v for n, v in two.items() if not isinstance(v, sizes) or v == three[n]}

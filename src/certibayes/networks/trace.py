@@ -20,8 +20,8 @@ from torch import Tensor, fx, nn
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import lowering, operations
 from certibayes.networks._agreement import require_agreement
-from certibayes.networks._recording import recorded_values
-from certibayes.networks.graph import INPUT, Graph, Node
+from certibayes.networks._assembly import assemble, is_shape_arithmetic, output_of
+from certibayes.networks.graph import Graph
 from certibayes.networks.plain import require_plain
 from certibayes.support.tensors import as_tensor
 
@@ -149,7 +149,8 @@ def trace(module: nn.Module, example: Tensor | None = None) -> Network:
         original = eval_copy(module)
         example = _example(original, example)
         traced = symbolic_trace(original)
-        graph, buffers = _lower(traced, original, example)
+        require_known_calls(traced)
+        graph, buffers = assemble(traced, original, example)
         params = {name: p.detach().to(example, copy=True) for name, p in original.named_parameters()}
         tensors = {**params, **buffers}
         _require_usable(graph, tensors)
@@ -193,7 +194,7 @@ def _unknown_calls(traced: fx.GraphModule) -> dict[fx.Node, str]:
                 unknown[node] = f"{type(leaf).__name__} (at {node.target!r})"
         elif (
             node.op in ("call_function", "call_method")
-            and not _is_shape_arithmetic(node)
+            and not is_shape_arithmetic(node)
             and node.target not in lowering.functions
         ):
             unknown[node] = getattr(node.target, "__name__", str(node.target))
@@ -204,7 +205,8 @@ def module_operations(traced: fx.GraphModule) -> list[operations.Operation]:
     """Lower every module of ``traced`` on its own; a setting that is not supported raises."""
     leaves = [traced.get_submodule(str(call.target)) for call in traced.graph.nodes if call.op == "call_module"]
     lowered = [lowering.modules[type(leaf)](leaf)[0] for leaf in leaves]
-    return [operation for operation in lowered if operation is not None]
+    lowered = [operation for m in lowered for operation in (m.all if isinstance(m, lowering.Chain) else (m,))]
+    return [operation for operation in lowered if isinstance(operation, operations.Operation)]
 
 
 def require_known_calls(traced: fx.GraphModule) -> None:
@@ -212,7 +214,7 @@ def require_known_calls(traced: fx.GraphModule) -> None:
     unknown = _unknown_calls(traced)
     if not unknown:
         return
-    last = _output_of(traced)
+    last = output_of(traced)
     if isinstance(last, fx.Node) and last.target in (torch.log, "log"):
         last = last.args[0]
     name = unknown.get(last, "") if isinstance(last, fx.Node) else ""
@@ -249,114 +251,6 @@ def _example(module: nn.Module, example: Tensor | None) -> Tensor:
     return example[:1].detach().clone()
 
 
-def _is_shape_arithmetic(node: fx.Node) -> bool:
-    """Tell whether a node only computes sizes (``x.size(0)``, ``x.shape[0]``), which need no rule."""
-    if node.op not in ("call_function", "call_method"):
-        return False  # a layer may well be called "size"
-    return (
-        node.target in (getattr, "size", "dim", "numel")
-        or (
-            getattr(node.target, "__name__", "") == "getitem"
-            and isinstance(node.args[0], fx.Node)
-            and _is_shape_arithmetic(node.args[0])
-        )
-        or (
-            bool(node.args)
-            and all(
-                isinstance(a, (int, float)) or (isinstance(a, fx.Node) and _is_shape_arithmetic(a)) for a in node.args
-            )
-        )
-    )
-
-
-def _lower(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tuple[Graph, dict[str, Tensor]]:
-    require_known_calls(traced)
-    if sum(call.op == "placeholder" for call in traced.graph.nodes if call.users or call.prev.op == "root") > 1:
-        raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
-    values = recorded_values(traced, example)
-    shapes = {node: tuple(v.shape[1:]) for node, v in values.items() if isinstance(v, Tensor)}
-    # Tied weights have several names but one parameter: map each to the name named_parameters() keeps.
-    canonical = {id(p): name for name, p in original.named_parameters()}
-    tensors: dict[str, Tensor] = {}
-
-    def weight_name(value: Any, where: str) -> str:
-        if not (isinstance(value, fx.Node) and value.op == "get_attr"):
-            raise UnsupportedLayer(
-                f"the weights of {where} are computed from other tensors; only plain parameters and buffers can be "
-                "used as weights."
-            )
-        return attribute_name(str(value.target))
-
-    def attribute_name(path: str) -> str:
-        tensor = _attribute(original, traced, path)
-        name = canonical.get(id(tensor), path)
-        # As torch reads it: masks, whole numbers and single numbers become floats like those they meet.
-        tensors[name] = tensor.detach().to(example, copy=True)
-        return name
-
-    meaning: dict[fx.Node, str] = {}
-    nodes: list[Node] = []
-    for call in traced.graph.nodes:
-        if call.op == "placeholder":
-            if not meaning:
-                meaning[call] = INPUT
-            continue
-        if call.op not in ("call_module", "call_function", "call_method") or _is_shape_arithmetic(call):
-            continue
-        if call.op == "call_module":
-            leaf = traced.get_submodule(str(call.target))
-            operation, attributes = lowering.modules[type(leaf)](leaf)
-            inputs: tuple[Any, ...] = (call.args[0] if call.args else next(iter(call.kwargs.values())),)
-            roles = {role: attribute_name(f"{call.target}.{name}") for role, name in attributes.items()}
-            reshapes = isinstance(operation, operations.Reshape)
-        else:
-            lowered = _lower_call(lowering.functions[call.target], call)
-            operation, inputs, reshapes = lowered.operation, lowered.inputs, lowered.reshapes
-            roles = {r: weight_name(w, call.name) for r, w in lowered.weights.items() if w is not None}
-        if reshapes:
-            operation = operations.Reshape(shapes[call])
-        missing = [i for i in inputs if i not in meaning]
-        if missing:
-            raise UnsupportedLayer(f"{call.name} acts on {missing}, which is not an activation of the network.")
-        sources = tuple(meaning[i] for i in inputs)
-        if operation is None:
-            meaning[call] = sources[0]
-            continue
-        meaning[call] = call.name
-        nodes.append(Node(call.name, operation, sources, roles, shapes[call]))
-    parameters = tuple(name for name, _ in original.named_parameters())
-    buffers = {name: tensor for name, tensor in tensors.items() if name not in parameters}
-    output = _output_of(traced)
-    final = meaning.get(output) if isinstance(output, fx.Node) else None
-    if final is None or final == INPUT or len(shapes[output]) != 1:
-        raise UnsupportedLayer(
-            "a network must return one tensor of shape (batch, outputs) computed from its input by at least one layer."
-        )
-    nodes = _upto(nodes, final)
-    graph = Graph(tuple(nodes), tuple(example.shape[1:]), parameters, tuple(buffers))
-    return graph, buffers
-
-
-def _lower_call(entry: Callable[..., lowering.Lowered], call: fx.Node) -> lowering.Lowered:
-    arguments = dict(call.kwargs)
-    first = [arguments.pop("input")] if "input" in arguments else []
-    try:
-        return entry(*first, *call.args, **arguments)
-    except TypeError as error:
-        raise UnsupportedLayer(f"{call.name} is called in a way that is not supported: {error}") from error
-
-
-def _upto(nodes: list[Node], final: str) -> list[Node]:
-    """Drop what does not lead to the output, so that the output is the last node."""
-    needed = {final}
-    kept = []
-    for node in reversed(nodes):
-        if node.name in needed:
-            kept.append(node)
-            needed |= set(node.inputs)
-    return kept[::-1]
-
-
 def _require_usable(graph: Graph, tensors: dict[str, Tensor]) -> None:
     """Raise where the weights alone make the network answer NaN."""
     for node in graph.nodes:
@@ -376,19 +270,3 @@ def _require_usable(graph: Graph, tensors: dict[str, Tensor]) -> None:
                     f"the variances {name!r} of a batch norm must be positive, but go down to "
                     f"{float(tensors[name].min()):.4g}. Correct the statistics, or reset_running_stats() and train."
                 )
-
-
-def _attribute(original: nn.Module, traced: fx.GraphModule, path: str) -> Tensor:
-    """Look a tensor up by its dotted path; constants made inside forward live on the traced module alone."""
-    for root in (original, traced):
-        value: Any = root
-        for part in path.split("."):
-            value = getattr(value, part, None)
-        if isinstance(value, Tensor):
-            return value
-    raise UnsupportedLayer(f"the attribute {path!r} is not a tensor.")
-
-
-def _output_of(traced: fx.GraphModule) -> Any:
-    (output,) = (node for node in traced.graph.nodes if node.op == "output")
-    return output.args[0]

@@ -1,5 +1,23 @@
 """One file for each kind of layer, holding all its rules; importing it registers them."""
 
-from certibayes.bounds.rules import activation, affine, elementwise, pooling, shape
+from certibayes.bounds.rules import (
+    activation,
+    affine,
+    elementwise,
+    moves,
+    pooling,
+    sequences,
+    shape,
+    transposed_convolution,
+)
 
-__all__ = ["activation", "affine", "elementwise", "pooling", "shape"]
+__all__ = [
+    "activation",
+    "affine",
+    "elementwise",
+    "moves",
+    "pooling",
+    "sequences",
+    "shape",
+    "transposed_convolution",
+]

@@ -35,6 +35,16 @@ def avg_pool_interval(
     return Box(center, radius + rounding.underflow if rounding.outward else radius)
 
 
+def reduction_interval(
+    operation: ops.Sum | ops.Mean, weights: Weights, boxes: tuple[Box, ...], rounding: Rounding
+) -> Box:
+    """Bound a sum or a mean over whole dimensions: that of the centers and that of the (widened) radii."""
+    terms = math.prod(boxes[0].center.shape[dim] for dim in operation.dims)
+    radius = operation.evaluate(weights, rounding.widened_radius(boxes[0], terms + 1))
+    center = operation.evaluate(weights, boxes[0].center)
+    return Box(center, radius + rounding.underflow if rounding.outward else radius)
+
+
 def max_pool_backward(operation: ops.MaxPool2d, weights: Weights, step: Step) -> Backward:
     """Bound a maximum from below by the input whose lower end is highest, from above by its own upper end.
 
@@ -97,8 +107,15 @@ def _to_image(image: torch.Size, reach: list[int], before: tuple[int, int]) -> t
 register(
     ops.MaxPool2d,
     monotone(ulps=1, commutes_with_rounding=True),
-    "nn.MaxPool2d, F.max_pool2d",
+    "nn.MaxPool2d, nn.MaxPool1d, F.max_pool2d, nn.AdaptiveMaxPool2d (even windows), x.amax((2, 3)), x.max(1).values",
     max_pool_backward,
 )
-register(ops.AvgPool2d, avg_pool_interval, "nn.AvgPool2d, F.avg_pool2d", transposed)
-register(ops.AdaptiveAvgPool2d, avg_pool_interval, "nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d", transposed)
+register(ops.AvgPool2d, avg_pool_interval, "nn.AvgPool2d, nn.AvgPool1d, F.avg_pool2d", transposed)
+register(
+    ops.AdaptiveAvgPool2d,
+    avg_pool_interval,
+    "nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool1d, F.adaptive_avg_pool2d",
+    transposed,
+)
+register(ops.Sum, reduction_interval, "x.sum(dim), torch.sum", transposed, separable=True)
+register(ops.Mean, reduction_interval, "x.mean((2, 3)), torch.mean", transposed, separable=True)

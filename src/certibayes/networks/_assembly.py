@@ -1,0 +1,221 @@
+"""From the calls of a traced module to the nodes of a graph, each by its entry in ``networks.lowering``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, fx, nn
+
+from certibayes.errors import UnsupportedLayer
+from certibayes.networks import lowering
+from certibayes.networks import operations as ops
+from certibayes.networks._recording import made_of_weights, recorded_values
+from certibayes.networks.graph import INPUT, Graph, Node
+
+TENSORS = ("T", "mT", "values", "indices")
+"""Attributes that are tensors themselves."""
+
+
+def is_shape_arithmetic(node: fx.Node) -> bool:
+    """Tell whether a node only computes sizes (``x.size(0)``, ``x.shape[0]``), which need no rule."""
+    if node.op not in ("call_function", "call_method"):
+        return False  # a layer may well be called "size"
+    if node.target is getattr:
+        return node.args[1] not in TENSORS
+    return (
+        node.target in ("size", "dim", "numel")
+        or (node.target is operator.getitem and isinstance(node.args[0], fx.Node) and is_shape_arithmetic(node.args[0]))
+        or (
+            bool(node.args)
+            and all(
+                isinstance(a, (int, float)) or (isinstance(a, fx.Node) and is_shape_arithmetic(a)) for a in node.args
+            )
+        )
+    )
+
+
+def output_of(traced: fx.GraphModule) -> Any:
+    """Return what the module returns: a node, or anything else that holds some."""
+    (output,) = (node for node in traced.graph.nodes if node.op == "output")
+    return output.args[0]
+
+
+def assemble(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tuple[Graph, dict[str, Tensor]]:
+    """Return the graph of a traced module all of whose calls have entries, and the buffers that it needs.
+
+    Args:
+        traced: the module as torch.fx sees it.
+        original: the module.
+        example: an input, (1, ...).
+    """
+    if sum(call.op == "placeholder" for call in traced.graph.nodes if call.users or call.prev.op == "root") > 1:
+        raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
+    assembly = _Assembly(traced, original, example)
+    for call in traced.graph.nodes:
+        assembly.add(call)
+    output = output_of(traced)
+    final = assembly.names.get(output) if isinstance(output, fx.Node) else None
+    if final is None or final == INPUT or len(assembly.shapes[output]) != 1:
+        raise UnsupportedLayer(
+            "a network must return one tensor of shape (batch, outputs) computed from its input by at least one layer."
+        )
+    parameters = tuple(name for name, _ in original.named_parameters())
+    nodes = _upto(assembly.nodes, final)
+    used = {name for node in nodes for name in node.roles.values()}
+    buffers = {name: t for name, t in assembly.tensors.items() if name not in parameters and name in used}
+    return Graph(tuple(nodes), tuple(example.shape[1:]), parameters, tuple(buffers)), buffers
+
+
+class _Assembly:
+    """A graph in the making.
+
+    Attributes:
+        values: what every call gave for a batch of two; sizes that depend on the batch are left out.
+        shapes: of one example, by call.
+        names: of the node, or the input, that holds a call's result.
+        parts: for a call that makes several tensors of one, what it read, and the operations that make each.
+        nodes: so far.
+        tensors: weights by name.
+        constant: weights, and what is computed from them alone.
+    """
+
+    def __init__(self, traced: fx.GraphModule, original: nn.Module, example: Tensor):
+        self.traced, self.original, self.example = traced, original, example
+        self.values = recorded_values(traced, example)
+        self.shapes = {call: tuple(v.shape[1:]) for call, v in self.values.items() if isinstance(v, Tensor)}
+        # Tied weights have several names but one parameter: map each to the name named_parameters() keeps.
+        self.canonical = {id(p): name for name, p in original.named_parameters()}
+        self.names: dict[fx.Node, str] = {}
+        self.parts: dict[fx.Node, tuple[fx.Node, list[lowering.Meaning]]] = {}
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.constant = made_of_weights(traced)
+        for call, value in self.values.items():
+            call.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
+
+    def add(self, call: fx.Node) -> None:
+        """Add the nodes of one call, if it is a layer."""
+        if call.op == "placeholder":
+            if not self.names:
+                self.names[call] = INPUT
+            return
+        if call in self.constant:
+            return  # it is no layer; where it is used for more than a plain weight, that is refused
+        if call.op not in ("call_module", "call_function", "call_method") or is_shape_arithmetic(call):
+            return
+        meaning: Any
+        if call.op == "call_module":
+            leaf = self.traced.get_submodule(str(call.target))
+            meaning, attributes = lowering.modules[type(leaf)](leaf)
+            inputs: tuple[Any, ...] = (call.args[0] if call.args else next(iter(call.kwargs.values())),)
+            roles = {role: self._attribute_name(f"{call.target}.{name}") for role, name in attributes.items()}
+        elif call.all_input_nodes and call.all_input_nodes[0] in self.parts:
+            meaning, inputs, roles = *self._part(call), {}
+        else:
+            lowered = _lower_call(lowering.functions[call.target], call, self.values)
+            meaning, inputs = lowered.operation, lowered.inputs
+            meaning = ops.Reshape(()) if lowered.reshapes else meaning
+            roles = {r: self._weight_name(w, call.name) for r, w in lowered.weights.items() if w is not None}
+        self._require_activations(call, inputs)
+        if isinstance(meaning, lowering.Parts):
+            self.parts[call] = inputs[0], list(meaning.operations(self.shapes[inputs[0]]))
+            return
+        self._append(call, meaning, inputs, roles)
+
+    def _append(
+        self, call: fx.Node, meaning: lowering.Meaning, inputs: tuple[fx.Node, ...], roles: dict[str, str]
+    ) -> None:
+        sources, shapes = tuple(self.names[i] for i in inputs), [self.shapes[i] for i in inputs]
+        while isinstance(meaning, lowering.ByShape):
+            meaning = meaning.meaning(shapes[0])
+        if meaning is None:
+            self.names[call] = sources[0]
+            return
+        chain = meaning if isinstance(meaning, lowering.Chain) else lowering.Chain(meaning)
+        *others, last = chain.all
+        for index, operation in enumerate(others):
+            name, own = f"{call.name}.{index}", roles if operation is chain.main else {}
+            weights = {role: self.tensors[weight] for role, weight in own.items()}
+            output = operation.evaluate(weights, *(self.example.new_zeros(1, *shape) for shape in shapes))
+            self.nodes.append(Node(name, operation, sources, own, tuple(output.shape[1:])))
+            sources, shapes = (name,), [tuple(output.shape[1:])]
+        self.names[call] = call.name
+        own = roles if last is chain.main else {}
+        last = ops.Reshape(self.shapes[call]) if isinstance(last, ops.Reshape) else last
+        self.nodes.append(Node(call.name, last, sources, own, self.shapes[call]))
+
+    def _part(self, call: fx.Node) -> tuple[lowering.Meaning, tuple[fx.Node]]:
+        """Return the operation that makes one of several tensors."""
+        made = call.all_input_nodes[0]
+        source, operations = self.parts[made]
+        index = {"values": 0, "indices": 1}.get(str(call.args[1]), call.args[1]) if len(call.args) == 2 else None
+        if not isinstance(index, int) or not (call.target is getattr or call.target is operator.getitem):
+            raise UnsupportedLayer(
+                f"{call.name} takes the parts of {made.name} all at once. Give each a name: a, b = x.chunk(2, 1)."
+            )
+        if index >= len(operations):
+            raise UnsupportedLayer(f"{call.name} takes the indices of {made.name}, which have no rules.")
+        return operations[index], (source,)
+
+    def _require_activations(self, call: fx.Node, inputs: tuple[Any, ...]) -> None:
+        missing = [i for i in inputs if not (isinstance(i, fx.Node) and i in self.names)]
+        if not missing:
+            return
+        if any(isinstance(i, fx.Node) and i in self.constant for i in missing):
+            raise UnsupportedLayer(
+                f"{call.name} acts on {missing}, which is computed from weights alone; only plain parameters and "
+                "buffers can be used. Compute it once and register it with register_buffer."
+            )
+        raise UnsupportedLayer(f"{call.name} acts on {missing}, which is not an activation of the network.")
+
+    def _weight_name(self, value: Any, where: str) -> str:
+        if not (isinstance(value, fx.Node) and value.op == "get_attr"):
+            raise UnsupportedLayer(
+                f"the weights of {where} are computed from other tensors; only plain parameters and buffers can be "
+                "used as weights."
+            )
+        return self._attribute_name(str(value.target))
+
+    def _attribute_name(self, path: str) -> str:
+        tensor = _attribute(self.original, self.traced, path)
+        name = self.canonical.get(id(tensor), path)
+        # As torch reads it: masks, whole numbers and single numbers become floats like those they meet.
+        self.tensors[name] = tensor.detach().to(self.example, copy=True)
+        return name
+
+
+def _lower_call(entry: Callable[..., lowering.Lowered], call: fx.Node, values: dict[fx.Node, Any]) -> lowering.Lowered:
+    def number(node: fx.Node) -> Any:
+        """Sizes that do not depend on the batch are as good as constants."""
+        return values[node] if isinstance(values.get(node), (int, float)) else node
+
+    arguments = dict(fx.node.map_arg(call.kwargs, number))
+    first = [arguments.pop("input")] if "input" in arguments else []
+    try:
+        return entry(*first, *fx.node.map_arg(call.args, number), **arguments)
+    except TypeError as error:
+        raise UnsupportedLayer(f"{call.name} is called in a way that is not supported: {error}") from error
+
+
+def _upto(nodes: list[Node], final: str) -> list[Node]:
+    """Drop what does not lead to the output, so that the output is the last node."""
+    needed = {final}
+    kept = []
+    for node in reversed(nodes):
+        if node.name in needed:
+            kept.append(node)
+            needed |= set(node.inputs)
+    return kept[::-1]
+
+
+def _attribute(original: nn.Module, traced: fx.GraphModule, path: str) -> Tensor:
+    """Look a tensor up by its dotted path; constants made inside forward live on the traced module alone."""
+    for root in (original, traced):
+        value: Any = root
+        for part in path.split("."):
+            value = getattr(value, part, None)
+        if isinstance(value, Tensor):
+            return value
+    raise UnsupportedLayer(f"the attribute {path!r} is not a tensor.")

@@ -1,0 +1,61 @@
+"""Sums, products and quotients."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from certibayes.errors import UnsupportedLayer
+from certibayes.networks import operations as ops
+from certibayes.networks.lowering.registry import Lowered, is_number, is_weight, lower_function
+
+
+@lower_function(operator.add, operator.iadd, torch.add, "add", "add_")
+def _(left: Any, right: Any) -> Lowered:
+    return _sum(left, right, offset_sign=1)
+
+
+@lower_function(operator.sub, operator.isub, torch.sub, "sub", "sub_")
+def _(left: Any, right: Any) -> Lowered:
+    return _sum(left, right, offset_sign=-1)
+
+
+def _sum(left: Any, right: Any, offset_sign: int) -> Lowered:
+    if is_number(right):
+        return Lowered(ops.Shift(float(right), 1, offset_sign), (left,))
+    if is_number(left):
+        return Lowered(ops.Shift(float(left), offset_sign, 1), (right,))
+    if is_weight(right):
+        return Lowered(ops.Shift(None, 1, offset_sign), (left,), {"offset": right})
+    if is_weight(left):
+        return Lowered(ops.Shift(None, offset_sign, 1), (right,), {"offset": left})
+    return Lowered(ops.Add() if offset_sign > 0 else ops.Subtract(), (left, right))
+
+
+@lower_function(operator.mul, operator.imul, torch.mul, "mul", "mul_")
+def _(left: Any, right: Any) -> Lowered:
+    if is_number(left) or is_weight(left):
+        left, right = right, left
+    if is_number(right):
+        return Lowered(ops.Multiply(float(right)), (left,))
+    if is_weight(right):
+        return Lowered(ops.Multiply(), (left,), {"factor": right})
+    raise UnsupportedLayer(
+        "a product of two activations has no rules yet; one factor must be a constant or a parameter."
+    )
+
+
+@lower_function(operator.truediv, operator.itruediv, torch.div, "div", "div_")
+def _(left: Any, right: Any) -> Lowered:
+    if is_number(right):
+        return Lowered(ops.Divide(float(right)), (left,))
+    if is_weight(right):
+        return Lowered(ops.Divide(), (left,), {"divisor": right})
+    raise UnsupportedLayer("division by an activation has no rules; the divisor must be a constant.")
+
+
+@lower_function(operator.neg, torch.neg, "neg")
+def _(x: Any) -> Lowered:
+    return Lowered(ops.Multiply(-1.0), (x,))

@@ -1,0 +1,174 @@
+"""Small networks with layers that move numbers, of sequences, and with smooth activations: a part of the zoo.
+
+Each comes with the shape of one input; see ``tests/strategies.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+VECTOR = (5,)
+IMAGE = (2, 6, 6)
+CLASSES = 3
+
+
+class Functional(nn.Module):
+    """A network whose forward pass is a function of itself and x, with the given submodules and parameters."""
+
+    def __init__(self, forward: Callable, **parts: object):
+        super().__init__()
+        self.function = forward
+        for name, part in parts.items():
+            setattr(self, name, nn.Parameter(part) if isinstance(part, Tensor) else part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def _head(features: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, CLASSES))
+
+
+# Moves
+
+
+def _channels_last() -> nn.Module:
+    """Dimensions reordered there and back, with an activation between that treats them apart."""
+
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        x = self.mix(x.permute(0, 2, 3, 1))  # (B, 6, 6, 3)
+        x = functional.relu(x).movedim(-1, 1).transpose(-2, -1)
+        return self.last(x)
+
+    return Functional(forward, mix=nn.Linear(2, 3), last=_head(108))
+
+
+def _slices() -> nn.Module:
+    """What is picked overlaps, so that coefficients meet."""
+
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.first(x))
+        left, right = hidden.chunk(2, 1)
+        every = hidden[:, ::2] - left
+        return self.last(every + right * 2.0) + hidden[:, 1:4] + hidden[..., 7, None]
+
+    return Functional(forward, first=nn.Linear(5, 8), last=nn.Linear(4, CLASSES))
+
+
+def _dense() -> nn.Module:
+    """A dense block: each layer reads all that came before."""
+
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        first = torch.cat([x, functional.relu(self.first(x))], 1)
+        second = torch.cat([first, functional.relu(self.second(first)), first[:, :1]], dim=1)
+        return self.last(second.flatten(1))
+
+    return Functional(
+        forward, first=nn.Conv2d(2, 2, 3, padding=1), second=nn.Conv2d(4, 2, 3, padding=1), last=nn.Linear(252, CLASSES)
+    )
+
+
+def _stacked() -> nn.Module:
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        parts = [torch.tanh(self.first(x)), x, self.first(x)]
+        return self.last((torch.stack(parts, 1) - torch.stack(parts, dim=-1).mT).flatten(1)) + self.last(
+            torch.stack(parts, -1).flatten(1)
+        )
+
+    return Functional(forward, first=nn.Linear(5, 5), last=nn.Linear(15, CLASSES))
+
+
+def _paddings() -> nn.Module:
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        x = self.reflect(functional.pad(x, (1, -1, 0, 2), value=0.7))
+        x = functional.relu(self.conv(x))
+        return self.last(self.zeros(self.replicate(x)))
+
+    return Functional(
+        forward,
+        reflect=nn.ReflectionPad2d((2, 1, 1, 0)),
+        conv=nn.Conv2d(2, 2, 3, stride=2),
+        replicate=nn.ReplicationPad2d(1),
+        zeros=nn.ZeroPad2d((0, 1, 0, 1)),
+        last=_head(98),
+    )
+
+
+# Sequences, reductions, products
+
+
+def _sequence() -> nn.Module:
+    norm = nn.BatchNorm1d(4)
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.3, 2.0)
+    return nn.Sequential(
+        nn.Conv1d(2, 4, 3, stride=2, padding=2, dilation=2, groups=2), norm, nn.ReLU(), nn.MaxPool1d(3, 2, 1),
+        nn.Conv1d(4, 3, 2, bias=False), nn.AvgPool1d(2, 1, 1, ceil_mode=True), nn.Tanh(), _head(9),
+    )  # fmt: skip
+
+
+def _reductions() -> nn.Module:
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        x = functional.relu(self.conv(x))
+        by_row, by_channel = x.sum(-1), x.mean((2, 3), keepdim=True)
+        return self.last((x - by_channel).mean(dim=(1, 3))) + self.other(by_row.flatten(1)) + x.amax((2, 3))
+
+    return Functional(forward, conv=nn.Conv2d(2, 3, 3), last=nn.Linear(4, CLASSES), other=nn.Linear(12, CLASSES))
+
+
+def _products() -> nn.Module:
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        x = functional.relu(x @ self.first + self.offset)
+        x = (x.unflatten(1, (3, 2)) @ self.second.T).relu()  # (B, 3, 4)
+        return (self.left @ x + self.tilt).max(1).values @ self.last
+
+    return Functional(
+        forward,
+        first=torch.randn(5, 6),
+        offset=torch.randn(6),
+        second=torch.randn(4, 2),
+        left=torch.randn(2, 3),
+        tilt=torch.randn(2, 1),  # or else the maximum of what is dead would be a tie
+        last=torch.randn(4, CLASSES),
+    )
+
+
+LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
+    "channels last": (IMAGE, _channels_last),
+    "slices": (VECTOR, _slices),
+    "dense block": (IMAGE, _dense),
+    "stacked": (VECTOR, _stacked),
+    "paddings": (IMAGE, _paddings),
+    "ends in padding": (VECTOR, lambda: nn.Sequential(nn.Linear(5, 2), nn.ConstantPad1d((0, 1), 0.7))),
+    "same padding, even kernel": (
+        IMAGE,
+        lambda: nn.Sequential(nn.Conv2d(2, 2, (2, 4), padding="same", dilation=(3, 1)), nn.ReLU(), _head(72)),
+    ),
+    "circular padding": (
+        IMAGE,
+        lambda: nn.Sequential(nn.Conv2d(2, 2, 3, padding=2, padding_mode="circular"), nn.ReLU(), _head(128)),
+    ),
+    "upsample": (
+        IMAGE,
+        lambda: nn.Sequential(nn.Upsample(scale_factor=(2, 3)), nn.Conv2d(2, 2, 5, 3), nn.ReLU(), _head(30)),
+    ),
+    "sequence": ((2, 9), _sequence),
+    "reductions": (IMAGE, _reductions),
+    "products with matrices": (VECTOR, _products),
+    "transposed convolution": (
+        (4, 3, 3),
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(4, 4, (3, 2), 2, 1, output_padding=(1, 0), groups=2), nn.ReLU(), _head(96)
+        ),
+    ),
+    "transposed convolution, dilated": (
+        (4, 3, 3),
+        lambda: nn.Sequential(
+            nn.ConvTranspose2d(4, 2, 3, dilation=2, bias=False), nn.ReLU(), nn.AdaptiveMaxPool2d((1, None)), _head(14)
+        ),
+    ),
+}
