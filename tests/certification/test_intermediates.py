@@ -6,8 +6,8 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.bounds.registry import Rules, rules_for
-from certibayes.certification import certify_in_shards, intermediates, methods
-from certibayes.certification.intermediates import worth_tightening
+from certibayes.certification import _intermediates, certify_in_shards, methods
+from certibayes.certification._intermediates import worth_tightening
 from certibayes.networks.operations import ReLU
 from certibayes.regions import InputRegion
 
@@ -58,7 +58,7 @@ def test_networks_whose_intervals_are_exact_have_no_use_for_others(hidden):
 
 def test_work_without_end_is_not_begun_unasked(monkeypatch):
     predictor, region = predictor_of(convolutional(3.0)), InputRegion.around(points(), 0.04)
-    monkeypatch.setattr(intermediates, "WORK", 1000)
+    monkeypatch.setattr(_intermediates, "WORK", 1000)
     assert not worth_tightening(predictor, region)
 
 
@@ -67,7 +67,7 @@ def test_layers_with_interval_rules_only_leave_no_choice(monkeypatch):
         rules = rules_for(operation)
         return Rules(rules.interval) if isinstance(operation, ReLU) else rules
 
-    monkeypatch.setattr(intermediates, "rules_for", no_linear_rule)
+    monkeypatch.setattr(_intermediates, "rules_for", no_linear_rule)
     assert not worth_tightening(predictor_of(convolutional(3.0)), InputRegion.around(points(), 0.04))
 
 

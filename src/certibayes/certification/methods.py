@@ -11,8 +11,8 @@ from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from certibayes.certification._intermediates import worth_tightening
 from certibayes.certification._stage import Budgeted, InParts, Stage, WhereSupported
-from certibayes.certification.intermediates import worth_tightening
 from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES
 from certibayes.certification.stages import (
     Attack,
