@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.inference._pair_kinks import PRECISE_ROUNDS, ROUNDS, pair_precisions
+from certibayes.inference._pair_kinks import PRECISE_ROUNDS, ROUNDS, pair_deviations
 from certibayes.inference.target import Target
 from certibayes.likelihoods import PAIRS
 from certibayes.networks import Params
@@ -78,7 +78,8 @@ def _pair_curvature(
         scale, by_pair = scale[..., None], scale[..., None, None]
     rest = (h + precision / target.data_size) * scale
     rounds = PRECISE_ROUNDS if halvings == PRECISE else ROUNDS
-    return pair_precisions(m, rest, slopes * by_pair, halvings, rounds) / scale
+    std = pair_deviations(m, rest, slopes * by_pair, halvings, rounds)
+    return torch.relu(1 / std.square() - rest) / scale
 
 
 @fused

@@ -27,16 +27,16 @@ from torch import Tensor
 DENSITY = 1 / math.sqrt(2 * math.pi)
 """φ(0)."""
 
-ROUNDS, PRECISE_ROUNDS = 3, 20
+ROUNDS, PRECISE_ROUNDS = 3, 30
 """Of all classes: while training goes on, and at its end. An error shrinks to two thirds or less."""
 
 
-def pair_precisions(mean: Tensor, rest: Tensor, slopes: Tensor, halvings: int, rounds: int) -> Tensor:
-    """Return what the kinks of pairs of classes add to the precision 1 / s² of every weight, (..., C, n).
+def pair_deviations(mean: Tensor, rest: Tensor, slopes: Tensor, halvings: int, rounds: int) -> Tensor:
+    """Return the standard deviations of all weights, (..., C, n), with the kinks of pairs of classes.
 
     Args:
         mean: of the weights, (..., C, n).
-        rest: their precisions without these kinks, (..., C, n).
+        rest: their precisions 1 / s² without these kinks, (..., C, n).
         slopes: N c / T, at least 0 and symmetric, (..., C, C, n).
         halvings: of the interval in which s lies.
         rounds: see above.
@@ -47,26 +47,21 @@ def pair_precisions(mean: Tensor, rest: Tensor, slopes: Tensor, halvings: int, r
     # A weight's solution lies between 1 / (root + Σ slopes) and 1 / root, whatever the others are.
     reach = torch.sqrt((root + slopes.sum(-2)) / root)
 
-    def kinks(own: Tensor, others: Tensor) -> Tensor:
-        """Return Σ_j (2 c_kj / σ_kj) φ(d_kj / σ_kj), given the variances of a weight and of its rivals."""
-        variance = own.unsqueeze(-2) + others
-        return (slopes * torch.exp(half / variance) * torch.rsqrt(variance)).sum(-2)
-
     def solved(others: Tensor | None) -> Tensor:
         """Return log s, given the rivals' variances, (..., 1, C, n); None for rivals as wide as the weight itself."""
         log_std, step = -torch.log(root * reach), torch.log(reach)
         for _ in range(halvings):
             step = step / 2
             own = torch.exp(2 * log_std)
-            value = own * (rest + kinks(own, own.unsqueeze(-2) if others is None else others))
+            variance = own.unsqueeze(-2) + (own.unsqueeze(-2) if others is None else others)
+            value = own * (rest + (slopes * torch.exp(half / variance) * torch.rsqrt(variance)).sum(-2))
             log_std = torch.where(value > 1.0, log_std - step, log_std + step)
         return log_std
 
     log_std = solved(None)
     for _ in range(rounds):
         log_std = (log_std + solved(torch.exp(2 * log_std).unsqueeze(-3))) / 2
-    own = torch.exp(2 * log_std)
-    return kinks(own, own.unsqueeze(-3))
+    return torch.exp(log_std)
 
 
 def laplacians(weights: Tensor) -> Tensor:
