@@ -21,7 +21,7 @@ from certibayes.inference._pair_kinks import PRECISE_ROUNDS, ROUNDS, laplacians,
 from certibayes.likelihoods import PAIRS, Batch
 
 from ..strategies import law
-from .cases import LIKELIHOODS, data_for, fit, network, target_for
+from .cases import LIKELIHOODS, batch_norm_net, data_for, fit, network, target_for
 
 MARGINS = LIKELIHOODS["ibp-margins"]
 NODES = torch.linspace(-9, 9, 20_001, dtype=torch.float64)
@@ -286,3 +286,23 @@ def test_laplacians_are_sums_over_pairs():
             direction = torch.eye(3)[k] - torch.eye(3)[j]
             expected += weights[k, j][:, None, None] * torch.outer(direction, direction)
     torch.testing.assert_close(laplacians(weights), expected)
+
+
+@pytest.mark.parametrize("structure", ["diagonal", "last-layer"])
+def test_laplace_with_batch_norm_takes_its_pairs_by_constants(structure):
+    """Also where steps without a clean pass, by statistics of the batch, tell of no kinks."""
+    likelihood = cb.RobustCategorical(cb.TwoPoint(0.1, 0.0), cb.IBP(margins=True))
+    posteriors = [
+        fit(
+            likelihood,
+            batch_norm_net(),
+            algorithm=cb.Laplace(structure=structure, fisher="empirical", kinks=kinks),
+            batch_norm="batch",
+        )
+        for kinks in (True, False)
+    ]
+    with_kinks, without = (
+        posterior.std["3.weight"] if structure == "diagonal" else posterior.factor.norm(dim=1)
+        for posterior in posteriors
+    )
+    assert bool((with_kinks <= without * 1.001).all()) and float((with_kinks / without).min()) < 0.95
