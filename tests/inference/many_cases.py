@@ -27,6 +27,8 @@ ALGORITHMS = {
 }
 PAIRS = [
     *(("ibp", name) for name in ALGORITHMS),
+    ("ibp-margins", "noisy-adam"),
+    ("ibp-margins", "vogn"),
     *in_turn((likelihood for likelihood in LIKELIHOODS if likelihood != "ibp"), ("map", "vogn")),
 ]
 COMMON = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "progress": False}

@@ -21,7 +21,11 @@ ALGORITHMS = {
     "ensemble": cb.DeepEnsemble(members=3),
     "snapshot": cb.SnapshotEnsemble(members=3, start=0.0),
 }
-LIKELIHOODS = {"standard": cb.Categorical(), "ibp": cb.RobustCategorical(eps=0.1)}
+LIKELIHOODS = {
+    "standard": cb.Categorical(),
+    "ibp": cb.RobustCategorical(eps=0.1),
+    "margins": cb.RobustCategorical(eps=0.1, adversary=cb.IBP(margins=True)),
+}
 
 
 def case(likelihood):

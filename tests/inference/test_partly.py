@@ -35,7 +35,13 @@ SOME = {name: algorithm for name, algorithm in ALGORITHMS.items() if name not in
 TRAINED = {name: algorithm for name, algorithm in SOME.items() if not algorithm.full_batch}
 every_algorithm = pytest.mark.parametrize("algorithm", SOME.values(), ids=SOME)
 every_trained = pytest.mark.parametrize("algorithm", TRAINED.values(), ids=TRAINED)
-pairs = pytest.mark.parametrize(("algorithm", "likelihood"), in_turn(SOME, ["standard", "ibp", "pgd", "regression"]))
+pairs = pytest.mark.parametrize(
+    ("algorithm", "likelihood"),
+    [
+        *in_turn(SOME, ["standard", "ibp", "pgd", "regression"]),
+        *((name, "ibp-margins") for name in ("vogn", "noisy-adam", "laplace", "laplace-last-layer")),
+    ],
+)
 
 BODY, HEAD = ("1.weight", "1.bias"), ("3.weight", "3.bias")
 

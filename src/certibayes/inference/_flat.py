@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.target import Target
-from certibayes.likelihoods import Batch, Gradients, Noise
+from certibayes.likelihoods import PAIRS, Batch, Gradients, Noise
 from certibayes.networks import Params
 
 FLAT = "weights"
@@ -50,7 +50,7 @@ class Layout:
         }
 
     def joined(self, tree: Any) -> Any:
-        """Return a state with every dictionary of named tensors in it joined."""
+        """Return a state with every dictionary of named tensors in it joined; what is under ``PAIRS`` stays apart."""
         return self._mapped(tree, lambda named: {FLAT: self.join(named)}, self.shapes.keys())
 
     def named(self, tree: Any) -> Any:
@@ -64,9 +64,12 @@ class Layout:
     @staticmethod
     def _mapped(tree: Any, change: Callable[[Any], Any], names: Any) -> Any:
         def known(node: Any) -> bool:
-            return isinstance(node, dict) and node.keys() == names
+            return isinstance(node, dict) and node.keys() - {PAIRS} == names
 
-        return pytree.tree_map(lambda node: change(node) if known(node) else node, tree, is_leaf=known)
+        def changed(node: Any) -> Any:
+            return {**change(node), **{name: node[name] for name in node.keys() & {PAIRS}}}
+
+        return pytree.tree_map(lambda node: changed(node) if known(node) else node, tree, is_leaf=known)
 
 
 def is_elementwise(algorithm: Algorithm[Any]) -> bool:
@@ -103,6 +106,10 @@ class FlatTarget(Target):
         """See the base class."""
         return super().weights(self.layout.split(params[FLAT]))
 
+    def named(self, params: Params) -> Params:
+        """See the base class."""
+        return self.layout.split(params[FLAT])
+
     def value_and_gradient(
         self, params: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -115,10 +122,10 @@ class FlatTarget(Target):
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """See the base class."""
         values, *slopes = super().value_and_slopes(self.layout.split(params[FLAT]), batch, noise, scale)
-        gradient, magnitudes = ({FLAT: self.layout.join(part)} for part in slopes)
+        gradient, magnitudes = (self.layout.joined(part) for part in slopes)
         return values, gradient, magnitudes
 
     def likelihood_gradients(self, params: Params, batch: Batch, noise: Noise) -> Gradients:
         """See the base class."""
         values, *sums = super().likelihood_gradients(self.layout.split(params[FLAT]), batch, noise)
-        return Gradients(values, *({FLAT: self.layout.join(part)} if part else {} for part in sums))
+        return Gradients(values, *(self.layout.joined(part) for part in sums))

@@ -13,6 +13,8 @@ temperature T the Gaussian nearest to the posterior has a standard deviation tha
 
 The left side increases with s, so that bisection finds the solution. (Putting the curvature at one s into the next s
 need not converge: where m² / s² is 8 to 10 it goes to and fro.) At m = 0 and h = δ = 0 this is s = 1.2533 T / (N c).
+
+Where bounds fold the last layer into class margins, its weights have their kinks at w_y = w_j: ``_pair_kinks``.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from certibayes.inference._pair_kinks import PRECISE_ROUNDS, ROUNDS, pair_deviations
 from certibayes.inference.target import Target
+from certibayes.likelihoods import PAIRS
 from certibayes.networks import Params
 from certibayes.support.fused import fused
 
@@ -56,6 +60,8 @@ def kink_curvatures(
 ) -> dict[str, Tensor]:
     """Return the curvature of every weight's kink, (2 c / s) φ(m / s), to be added to that of everything else.
 
+    Where ``slopes`` have ``PAIRS``, the last layer's has those of its pairs of classes in it.
+
     Args:
         target: for N, T and the prior.
         mean: m, by parameter.
@@ -63,12 +69,34 @@ def kink_curvatures(
         slopes: c, the derivative of the mean loss with respect to |w|; where it is negative, 0 is taken.
         halvings: of the interval in which s lies.
     """
-    return {
+    found = {
         name: _curvature(
             m, curvature[name], slopes[name], target.precision[name], target.data_size, target.temperature, halvings
         )[0]
         for name, m in mean.items()
     }
+    if PAIRS in slopes:
+        assert target.paired is not None
+        known = {name: curvature[name] + kink for name, kink in found.items()}
+        # A view of what was just made, which may hold the other layers too.
+        own = target.named(found)[target.paired]
+        own += _pair_curvature(target, target.paired, mean, known, slopes[PAIRS], halvings)
+    return found
+
+
+def _pair_curvature(
+    target: Target, weight: str, mean: Params, curvature: Params, slopes: Tensor, halvings: int
+) -> Tensor:
+    """Return the curvature of the kinks of pairs of classes, for every weight of the last layer, (..., C, n)."""
+    m, h, precision = (target.named(entries)[weight] for entries in (mean, curvature, target.precision))
+    scale: Any = target.data_size / target.temperature
+    by_pair = scale
+    if isinstance(scale, Tensor):  # (M, 1): models with temperatures of their own
+        scale, by_pair = scale[..., None], scale[..., None, None]
+    rest = (h + precision / target.data_size) * scale
+    rounds = PRECISE_ROUNDS if halvings == PRECISE else ROUNDS
+    std = pair_deviations(m, rest, slopes * by_pair, halvings, rounds)
+    return torch.relu(1 / std.square() - rest) / scale
 
 
 @fused

@@ -9,7 +9,8 @@ the generalized Gauss-Newton matrix. ``fisher="empirical"`` takes the labels of 
 diagonal, or in full for the last layer alone, with all other weights fixed.
 
 Where the likelihood has kinks, their curvature is added to Λ's diagonal, under q itself; see ``inference._kink``. It is
-that of the loss with the labels of the data, which is where the weights came to rest.
+that of the loss with the labels of the data, which is where the weights came to rest. Kinks at w_y = w_j, of a last
+layer that is folded into margins, also enter beside the diagonal, where Λ is in full; see ``inference._pair_kinks``.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from torch import Tensor
 from certibayes.errors import InvalidInput
 from certibayes.inference._kink import PRECISE, kink_curvatures
 from certibayes.inference._meanfield import standard_deviations
+from certibayes.inference._pair_kinks import PRECISE_ROUNDS, laplacians
 from certibayes.inference.algorithm import Sweep
 from certibayes.inference.map import MAP, MAPState
 from certibayes.inference.target import Target
-from certibayes.likelihoods import Batch, Noise
+from certibayes.likelihoods import PAIRS, Batch, Noise
 from certibayes.networks import Graph, Params
 from certibayes.posteriors import DiagonalGaussian, LastLayerGaussian, Posterior
 
@@ -82,6 +84,8 @@ class Laplace(MAP):
 
     def finalize(self, target: Target, state: MAPState, sweep: Sweep, generator: torch.Generator) -> Posterior:
         """Go over the data once for the curvature, and return the Gaussian."""
+        # By constants, as all of the curvature is, where training had statistics of the batch.
+        target = replace(target, batch_norm="constant")
         labeled = (
             (self._relabeled(target, state, batch, generator), noise) for batch, noise in sweep for _ in self._passes
         )
@@ -103,11 +107,9 @@ class Laplace(MAP):
 
     def _slopes(self, target: Target, state: MAPState, sweep: Sweep) -> dict[str, Tensor]:
         """Return the derivative of the mean loss over all data with respect to |w|; empty if there are no kinks."""
-        # By constants, as all of the curvature is, where training had statistics of the batch.
-        target = replace(target, batch_norm="constant")
-        if not (self.kinks and target.kinked):
+        slopes = target.zero_slopes(state.params) if self.kinks else {}
+        if not slopes:
             return {}
-        slopes = {name: torch.zeros_like(p) for name, p in state.params.items()}
         with torch.no_grad():
             for batch, noise in sweep:
                 found = target.value_and_slopes(state.params, batch, noise, -1.0 / target.data_size)[2]
@@ -144,7 +146,9 @@ class Laplace(MAP):
         def factor(precision: Params) -> Tensor:
             own = torch.cat([precision[name].expand(state.params[name].shape).flatten() for name in names]).double()
             found = _inverse_root(fisher + torch.diag(own))
-            if slopes:
+            if PAIRS in slopes:
+                found = _with_pair_kinks(fisher + torch.diag(own), found, state.params, slopes[PAIRS], target)
+            elif slopes:
                 slope = torch.cat([slopes[name].flatten() for name in names]).double()
                 found = _with_kinks(fisher + torch.diag(own), found, like.double(), slope, target)
             return found * target.temperature**0.5
@@ -198,6 +202,66 @@ def _with_kinks(precision: Tensor, root: Tensor, mean: Tensor, slope: Tensor, ta
         kinks = found[""]
         root = _inverse_root(precision + torch.diag(target.data_size * kinks))
     return root
+
+
+def _with_pair_kinks(precision: Tensor, root: Tensor, params: Params, slopes: Tensor, target: Target) -> Tensor:
+    """Return A with A Aᵀ = (Λ + N Σ k (e_y - e_j)(e_y - e_j)ᵀ)⁻¹, k the curvature of the kink of each pair of classes.
+
+    With the kinks of all other inputs of the layer given, the covariance of one input's weights, without their own
+    kinks, can be read off that of all. So the kinks of each input are found by themselves, in a few rounds.
+
+    Args:
+        precision: Λ without kinks, (P, P).
+        root: A without kinks.
+        params: by name.
+        slopes: derivatives of the mean loss with respect to |w_y - w_j|, (C, C, n).
+        target: for N and T.
+    """
+    weight, names = target.paired, last_layer(target.graph)
+    assert weight is not None
+    start = sum(params[name].numel() for name in names[: names.index(weight)])
+    mean, slopes = params[weight].double(), slopes.double()
+    place = slice(start, start + mean.numel())
+    pairs = torch.zeros_like(slopes)
+    for _ in range(SWEEPS):
+        rows = root[place].unflatten(0, mean.shape).transpose(0, 1)
+        alone = _inverse(rows @ rows.mT) - target.data_size * laplacians(pairs)
+        pairs = _settled_pairs(alone, mean, slopes, pairs, target)
+        total = precision.clone()
+        every = total[place, place].unflatten(0, mean.shape).unflatten(-1, mean.shape)
+        every.diagonal(dim1=1, dim2=3).add_(target.data_size * laplacians(pairs).permute(1, 2, 0))
+        root = _inverse_root(total)
+    return root
+
+
+def _settled_pairs(alone: Tensor, mean: Tensor, slopes: Tensor, pairs: Tensor, target: Target) -> Tensor:
+    """Return the curvatures of the kinks of pairs of classes, (C, C, n), under the Gaussian that they make.
+
+    As in ``_with_kinks``, each pair solves an equation of its own, given the others, by its variance without its own
+    kink. All of them do at once, so they go half of the way.
+
+    Args:
+        alone: precision of every input's weights without these kinks, (n, C, C).
+        mean: of the weights, (C, n).
+        slopes: see ``_with_pair_kinks``.
+        pairs: curvatures to start from, (C, C, n).
+        target: for N and T.
+    """
+    difference, nothing = mean[:, None] - mean, {"": torch.zeros_like(slopes)}
+    same = torch.eye(len(mean), dtype=torch.bool, device=mean.device)[..., None]
+    for _ in range(PRECISE_ROUNDS):
+        covariance = _inverse(alone + target.data_size * laplacians(pairs)).permute(1, 2, 0)
+        variances = covariance.diagonal().T
+        variance = (variances[:, None] + variances - 2 * covariance).masked_fill(same, 1.0)
+        without = {"": 1 / (variance * target.data_size) - pairs}
+        found = kink_curvatures(target.with_precision(nothing), {"": difference}, without, {"": slopes}, PRECISE)
+        pairs = (pairs + found[""]) / 2
+    return pairs
+
+
+def _inverse(precision: Tensor) -> Tensor:
+    """Return the inverse of a positive definite matrix, as symmetric as that."""
+    return torch.cholesky_inverse(torch.linalg.cholesky(precision))
 
 
 def last_layer(graph: Graph) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ class NoisyAdamState(NamedTuple):
     """State of NoisyAdam; everything but the last two has the shape of the parameters.
 
     Where there are no kinks, ``slopes``, the running mean of the loss's derivative with respect to |w|, and ``kinks``,
-    their curvature, are empty.
+    their curvature, are empty. Where the weights of two classes have a kink, ``slopes`` has an entry more, ``PAIRS``.
     """
 
     mean: dict[str, Tensor]
@@ -83,8 +83,10 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
         like = next(iter(params.values()))
         zeros = {name: torch.zeros_like(p) for name, p in params.items()}
         fisher = curvature_for_std(target, params, self.initial_std)
-        none = zeros if self.kinks and target.kinked else {}
-        return NoisyAdamState(dict(params), zeros, fisher, none, none, like.new_zeros(()), like.new_full((), self.lr))
+        slopes = target.zero_slopes(params) if self.kinks else {}
+        kinks = zeros if slopes else {}
+        step, lr = like.new_zeros(()), like.new_full((), self.lr)
+        return NoisyAdamState(dict(params), zeros, fisher, slopes, kinks, step, lr)
 
     def update(
         self, target: Target, state: NoisyAdamState, batch: Batch, noise: Noise, generator: torch.Generator

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from certibayes.inference.learned_prior import Groups
-from certibayes.likelihoods import Batch, Gradients, Likelihood, Noise
+from certibayes.likelihoods import PAIRS, Batch, Gradients, Likelihood, Noise
 from certibayes.networks import Graph, Network, Params
 from certibayes.networks.batch_norm import training_graph
 
@@ -97,16 +97,31 @@ class Target:
         return self.likelihood.value_and_grad(self._training_graph, params, self.buffers, batch, noise, scale)
 
     @cached_property
-    def kinked(self) -> bool:
-        """Whether the likelihood has kinks at w = 0 that ``mean_loss_and_slopes`` and ``gradients`` tell of."""
-        return not self.likelihood.kinks(self._training_graph).isdisjoint(self.precision)
+    def paired(self) -> str | None:
+        """The last layer's weight, where it has kinks at w_y = w_j that ``mean_loss_and_slopes`` tells of."""
+        return self.likelihood.pair_kinks(self._training_graph)
+
+    def zero_slopes(self, params: Params) -> dict[str, Tensor]:
+        """Return zeros in the shapes of the gradient with respect to |w|; empty if the likelihood has no kinks."""
+        at_zero = not self.likelihood.kinks(self._training_graph).isdisjoint(params)
+        if not at_zero and self.paired is None:
+            return {}
+        slopes = {name: torch.zeros_like(p) for name, p in params.items()}
+        if self.paired is not None:
+            weight = params[self.paired]
+            slopes[PAIRS] = weight.new_zeros(len(weight), *weight.shape)
+        return slopes
+
+    def named(self, params: Params) -> Params:
+        """Return entries of the parameters by name, whatever form an algorithm has them in; views, no copies."""
+        return params
 
     def mean_loss_and_slopes(
         self, params: Params, batch: Batch, noise: Noise
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """Return what ``mean_loss_and_gradient`` does, and the gradient of the loss with respect to |w|.
 
-        The latter is that of the likelihood alone, 0 for parameters without kinks.
+        The latter is that of the likelihood alone, 0 for parameters without kinks; see ``Likelihood``.
         """
         values, gradient, magnitudes = self.value_and_slopes(params, batch, noise, -1.0 / len(batch.inputs))
         return -values.mean(), self._regularized(gradient, params, batch, noise), magnitudes
@@ -197,5 +212,6 @@ class Target:
 
 
 def _with_zeros(magnitudes: dict[str, Tensor], params: Params) -> dict[str, Tensor]:
-    """Return an entry for every parameter."""
-    return {name: magnitudes[name] if name in magnitudes else torch.zeros_like(p) for name, p in params.items()}
+    """Return an entry for every parameter, and that for pairs of classes behind them."""
+    every = {name: magnitudes[name] if name in magnitudes else torch.zeros_like(p) for name, p in params.items()}
+    return {**every, PAIRS: magnitudes[PAIRS]} if PAIRS in magnitudes else every

@@ -1,7 +1,7 @@
 """p_eps, its path through training, and the robust likelihood: network passes and a pure head."""
 
 from certibayes.likelihoods.adversaries import CCIBP, CROWNIBP, IBP, MTLIBP, PGD, SABR, Adversary, ExpIBP, Model, Threat
-from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs, per_example_gradients
+from certibayes.likelihoods.base import PAIRS, Batch, Gradients, Likelihood, Noise, Outputs, per_example_gradients
 from certibayes.likelihoods.categorical import Categorical
 from certibayes.likelihoods.curriculum import Curriculum
 from certibayes.likelihoods.description import likelihood_from
@@ -20,6 +20,7 @@ __all__ = [
     "LIKELIHOODS",
     "MTLIBP",
     "MULTIPLIER",
+    "PAIRS",
     "PGD",
     "SABR",
     "Adversary",

@@ -16,6 +16,9 @@ from torch import Tensor
 from certibayes.networks import Graph, Params
 from certibayes.networks.batch_norm import clean_pass
 
+PAIRS = "|w_y - w_j|"
+"""Among gradients with respect to |w|: those with respect to |w_y - w_j| of a last layer; see ``pair_kinks``."""
+
 
 class Batch(NamedTuple):
     """Inputs (B, ...) and targets: labels (B,) or regression targets (B, outputs)."""
@@ -58,7 +61,7 @@ class Gradients(NamedTuple):
         values: log-likelihood of each example, (B,).
         gradient: sum of the per-example gradients, by parameter.
         squares: sum of the squares of the per-example gradients, by parameter.
-        magnitudes: sum of the gradients with respect to |w|, of the parameters in ``Likelihood.kinks``.
+        magnitudes: sum of the gradients with respect to |w|, as in ``Likelihood.value_and_slopes``.
     """
 
     values: Tensor
@@ -196,10 +199,21 @@ class Likelihood:
         """
         return frozenset()
 
+    def pair_kinks(self, graph: Graph) -> str | None:
+        """Return the weight (C, n) of the last layer where it enters by |w_y - w_j|, y and j classes; None elsewhere.
+
+        There the likelihood has a kink at w_y = w_j; see ``inference._pair_kinks``.
+        """
+        return None
+
     def value_and_slopes(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """Return what ``value_and_grad`` does, and the gradient with respect to |w| of the parameters in ``kinks``."""
+        """Return what ``value_and_grad`` does, and the gradient with respect to |w| of the parameters in ``kinks``.
+
+        Where there are ``pair_kinks``, the last entry of the latter, under ``PAIRS``, is the gradient with respect to
+        |w_k - w_j| of every two classes, (C, C, n): symmetric, and 0 for a class and itself.
+        """
         return *self.value_and_grad(graph, params, buffers, batch, noise, scale), {}
 
     def value_grad_and_squares(

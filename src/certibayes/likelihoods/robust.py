@@ -145,13 +145,23 @@ class RobustLikelihood(Likelihood):
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """See the base class."""
-        found = self.written_out(graph, params, buffers, batch, noise, scale)
+        found = self.written_out(graph, params, buffers, batch, noise, scale, self.pair_kinks(graph) is not None)
         return super().value_and_slopes(graph, params, buffers, batch, noise, scale) if found is None else found
 
     def written_out(
-        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+        self,
+        graph: Graph,
+        params: Params,
+        buffers: Params,
+        batch: Batch,
+        noise: Noise,
+        scale: float,
+        pairs: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]] | None:
-        """Return what ``value_and_slopes`` does by passes whose derivatives are written out; None without such."""
+        """Return what ``value_and_slopes`` does by passes whose derivatives are written out; None without such.
+
+        Gradients with respect to |w_y - w_j| take a product of their own, which is made for ``pairs`` alone.
+        """
         # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
         hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
         if hidden or not self._is_one_box(noise):
@@ -164,18 +174,22 @@ class RobustLikelihood(Likelihood):
         """See the base class: all weights through which the one box goes, unless |w| is smoothed.
 
         Where margins fold the last layer in, its kinks are where the weights of two classes are equal; they are not
-        among these.
+        among these, but in ``pair_kinks``.
         """
         nodes, rounding = graph.nodes, self.adversary.box_rounding
         if rounding is None and isinstance(nodes[-1].operation, Linear):
             nodes, rounding = graph.body.nodes, self.adversary.margin_rounding
-        one_box = isinstance(self.p_eps, TwoPoint) and self.p_eps.clean < 1.0
-        hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
-        own = self.keeps(RobustLikelihood, "log_likelihood", "passes", "kinks")
-        if rounding is None or rounding.smoothing or hidden or not (one_box and own):
+        if not (self._has_kinks(graph, rounding) and self.keeps(RobustLikelihood, "kinks")):
             return frozenset()
         layers = [node for node in nodes if isinstance(node.operation, (Conv2d, Linear))]
         return frozenset(node.roles["weight"] for node in layers) & frozenset(graph.parameters)
+
+    def _has_kinks(self, graph: Graph, rounding: Rounding | None) -> bool:
+        """Tell whether the one box goes through layers by |w| itself, and derivatives with respect to it are known."""
+        one_box = isinstance(self.p_eps, TwoPoint) and self.p_eps.clean < 1.0
+        hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
+        own = self.keeps(RobustLikelihood, "log_likelihood", "passes")
+        return rounding is not None and not rounding.smoothing and not hidden and one_box and own
 
     def _is_one_box(self, noise: Noise) -> bool:
         """Tell whether the passes are those of at most one box and of the inputs themselves, and no others."""
@@ -217,7 +231,7 @@ class RobustLikelihood(Likelihood):
         """See the base class; in closed form where layers have one and at most one box is propagated."""
         if not (applies_to(graph) and self._is_one_box(noise)):
             found = super().value_grad_and_squares(graph, params, buffers, batch, noise)
-            if self.kinks(graph).isdisjoint(params):
+            if self.kinks(graph).isdisjoint(params) and self.pair_kinks(graph) is None:
                 return found
             magnitudes = self.value_and_slopes(graph, params, buffers, batch, noise, 1.0)[2]
             return found._replace(magnitudes=magnitudes)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from certibayes.bounds import Box, TrainingPass, margins_of_features, worst_logits
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
-from certibayes.likelihoods.base import Batch, Noise, Outputs
+from certibayes.likelihoods.base import PAIRS, Batch, Noise, Outputs
 from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
 from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum
 from certibayes.likelihoods.radius import RadiusDistribution
@@ -110,12 +110,27 @@ class RobustCategorical(RobustLikelihood):
         rivals = worst.masked_fill(is_label, -torch.inf).amax(-1)
         return worst.gather(-1, targets[:, None]).squeeze(-1) > rivals
 
+    def pair_kinks(self, graph: Graph) -> str | None:
+        """See the base class: where margins fold the last layer in."""
+        rounding = self.adversary.margin_rounding
+        if not (self._has_kinks(graph, rounding) and self._folds_last_layer(graph)):
+            return None
+        weight = graph.nodes[-1].roles["weight"]
+        return weight if weight in graph.parameters else None
+
     def written_out(
-        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+        self,
+        graph: Graph,
+        params: Params,
+        buffers: Params,
+        batch: Batch,
+        noise: Noise,
+        scale: float,
+        pairs: bool = False,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]] | None:
         """See the base class; where margins fold the last layer in, the passes that are written out end before it."""
         last, rounding = graph.nodes[-1], self.adversary.margin_rounding
-        if rounding is None or not self._ends_in_margins(graph, noise):
+        if rounding is None or not (self._folds_last_layer(graph) and len(noise.radii) == 1):
             return super().written_out(graph, params, buffers, batch, noise, scale)
         tensors, targets = {**buffers, **params}, batch.targets
         weighs = self.p_eps.clean > 0.0
@@ -124,25 +139,29 @@ class RobustCategorical(RobustLikelihood):
         box = self._box(graph, tensors, batch, noise)
         passes = TrainingPass(graph.body, params, buffers, inputs, box, rounding)
 
-        def head(own: Params, centers: Tensor, radius: Tensor) -> Tensor:
+        def head(own: Params, centers: Tensor, radius: Tensor, widening: Tensor) -> Tensor:
             clean, center = centers[: len(centers) - len(radius)], centers[len(centers) - len(radius) :]
             weights = last.weights({**tensors, **own})
-            worst = -margins_of_features(last, weights, Box(center, radius), targets, rounding)
+            worst = widening - margins_of_features(last, weights, Box(center, radius), targets, rounding)
             logits = last.operation.evaluate(weights, clean) if weighs else None
             return self.log_p(logits, [worst], targets, noise.log_weights)
 
         own = {name: params[name] for name in last.roles.values() if name in params}
-        values, pull, *_ = torch.func.vjp(head, own, passes.output.center, passes.output.radius)
-        slopes, center, radius = pull(torch.full_like(values, scale))
+        # The radius of every margin enters as a variable of its own, so that there is a derivative with respect to it.
+        widening = passes.output.radius.new_zeros(len(targets), graph.classes)
+        values, pull, *_ = torch.func.vjp(head, own, passes.output.center, passes.output.radius, widening)
+        slopes, center, radius, wider = pull(torch.full_like(values, scale))
         gradient = passes.gradient(Box(center, radius))
         gradient = {name: g + slopes[name] if name in slopes else g for name, g in gradient.items()}
-        return values, gradient, passes.magnitudes
+        if not pairs:
+            return values, gradient, passes.magnitudes
+        return values, gradient, {**passes.magnitudes, PAIRS: _pair_slopes(wider, passes.output.radius, targets)}
 
-    def _ends_in_margins(self, graph: Graph, noise: Noise) -> bool:
-        """Tell whether the passes are those of one box up to a linear last layer, and of the inputs themselves."""
+    def _folds_last_layer(self, graph: Graph) -> bool:
+        """Tell whether the passes are those of boxes up to a linear last layer, and of the inputs themselves."""
         folded = isinstance(graph.nodes[-1].operation, Linear) and bool(graph.body.nodes)
         own = self.keeps(RobustLikelihood, "log_likelihood", "passes")
-        return folded and own and self.keeps(RobustCategorical, "worst_outputs") and len(noise.radii) == 1
+        return folded and own and self.keeps(RobustCategorical, "worst_outputs")
 
     def log_p_and_derivative(
         self, outputs: Box, targets: Tensor, log_weights: Tensor, scale: float
@@ -170,3 +189,19 @@ class RobustCategorical(RobustLikelihood):
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """See the base class."""
         return drawn_labels(graph.evaluate(params, inputs), generator)
+
+
+def _pair_slopes(wider: Tensor, radius: Tensor, labels: Tensor) -> Tensor:
+    """Return derivatives with respect to |w_k - w_j|, (C, C, n): examples of class k with rival j, and the reverse.
+
+    Args:
+        wider: derivatives with respect to the radii of the margins, Σ_i |w_yi - w_ji| r_i, (B, C).
+        radius: r, (B, n).
+        labels: y, (B,).
+    """
+    classes = wider.shape[-1]
+    is_label = labels[:, None] == torch.arange(classes, device=labels.device)
+    wider = wider.masked_fill(is_label, 0.0)
+    by_pair = torch.where(is_label[..., None], wider[:, None], torch.zeros_like(wider[:, None]))
+    slopes = (by_pair.flatten(1).mT @ radius).unflatten(0, (classes, classes))
+    return slopes + slopes.transpose(0, 1)
