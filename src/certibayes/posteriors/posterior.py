@@ -14,6 +14,7 @@ from certibayes._version import __version__
 from certibayes.errors import CertibayesError, CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, trace
 from certibayes.networks.batch_norm import statistics_depend_on
+from certibayes.posteriors._metadata import ORIGIN
 from certibayes.posteriors._statistics import sample_statistics, training_inputs
 from certibayes.posteriors._words import inference_in_words, prior_in_words
 from certibayes.prediction import Predictor, RegressionPredictor, domain_of_all
@@ -93,6 +94,8 @@ class Posterior:
     def __repr__(self) -> str:
         """Say what is held, of which network, and how it came about."""
         lines = {"network": network_in_words(self.graph), "weights": self._weights_in_words()}
+        if ORIGIN in self.metadata:
+            lines[ORIGIN] = str(self.metadata[ORIGIN])
         if "algorithm" in self.metadata:
             lines["inference"] = inference_in_words(self.metadata)
         if self.prior_variances:
