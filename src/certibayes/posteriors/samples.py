@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
+from certibayes.networks.dropout import with_masks
 from certibayes.posteriors._alike import require_alike
 from certibayes.posteriors._metadata import JOINED, ORIGIN, of_all
 from certibayes.posteriors._parameters import stacked_parameters_of
 from certibayes.posteriors._state_dicts import LoadedModule, module_from
-from certibayes.posteriors.posterior import Posterior, as_network
+from certibayes.posteriors.posterior import SAMPLES, Posterior, as_network, example_of
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain
 from certibayes.support.checks import whole_number
+from certibayes.support.seeds import derived_seed
 from certibayes.support.stacks import count, joined, pick
 from certibayes.support.stacks import stack as stack_samples
 
@@ -67,8 +69,8 @@ class Samples(Posterior):
                 network that counts twice is held twice, so that every prediction and proof is about exactly this mean.
 
         Raises:
-            InvalidInput: they differ in architecture, or the weights are not whole numbers, one for each.
-            UnsupportedLayer: dropout is switched on; see ``from_dropout``.
+            InvalidInput: they differ in architecture, dropout is switched on (see ``from_dropout``), or the weights are
+                not whole numbers, one for each.
         """
         if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
             raise InvalidInput("from_modules takes a list of modules; for a single one there is Point(net).")
@@ -123,6 +125,45 @@ class Samples(Posterior):
         made = cls.from_modules([one.module for one in loaded], input_shape, domain, weights)
         made.metadata[ORIGIN] = _origin_of(loaded)
         return made
+
+    @classmethod
+    def from_dropout(
+        cls,
+        net: nn.Module,
+        samples: int = SAMPLES,
+        seed: int = 0,
+        input_shape: Sequence[int] | None = None,
+        domain: Domain = None,
+    ) -> Self:
+        """MC dropout as a posterior (Gal and Ghahramani, 2016): networks that differ in which values they drop.
+
+        Each sample is the trained network with dropout masks of its own, drawn once: the factors m / (1 - p), with m
+        from a Bernoulli distribution of mean 1 - p, one for each value that ``Dropout`` sees and one for each channel
+        that ``Dropout1d`` and ``Dropout2d`` see. They are buffers of the sample, so that the same masks predict, are
+        attacked and are certified; every input meets the same ones, and another input does not bring other masks.
+
+        Args:
+            net: a trained network with dropout, as layers or as functions, in either mode; all else runs as in eval
+                mode.
+            samples: how many sets of masks.
+            seed: of the masks; the first ones are the same however many are drawn.
+            input_shape: see ``Posterior``.
+            domain: see ``Posterior``.
+
+        Raises:
+            InvalidInput: the network has no dropout.
+            UnsupportedLayer: a layer has no entry; see ``certibayes.supports``.
+        """
+        samples = whole_number(samples, "samples", smallest=1)
+        generator = torch.Generator().manual_seed(derived_seed(whole_number(seed, "seed"), "dropout"))
+        network, masks = with_masks(net, example_of(input_shape))
+        drawn = [
+            {mask.name: mask.draw(generator).to(network.buffers[mask.name]) for mask in masks} for _ in range(samples)
+        ]
+        own = {**network.params, **network.buffers}
+        stacked = {name: tensor.expand(samples, *tensor.shape) for name, tensor in own.items()} | stack_samples(drawn)
+        origin = f"MC dropout, masks drawn from seed {seed} in {len(masks)} place{'' if len(masks) == 1 else 's'}"
+        return cls(network, stacked, metadata={ORIGIN: origin}, domain=domain)
 
     @classmethod
     def join(cls, *posteriors: Posterior, each: int | None = None, seed: int = 0, data: Any = None) -> Samples:
