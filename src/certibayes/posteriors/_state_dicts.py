@@ -2,7 +2,7 @@
 
 Programs that train wrap a network, and its names then have a part in front: ``module.`` (DataParallel), ``_orig_mod.``
 (torch.compile), ``model.`` (a trainer). A part that all names share is removed where the names fit without it, and what
-was removed is told. Nothing else is guessed.
+was removed is recorded. Nothing else is guessed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
-from certibayes.support.foreign_files import read_foreign
+from certibayes.support.tensor_files import read_tensor_file
 from certibayes.support.names import nearest
 
 COMPILED = "_orig_mod"
@@ -62,7 +62,7 @@ def module_from(net: nn.Module, given: str | Path | Mapping[str, Any], number: i
     """
     is_file = isinstance(given, (str, Path))
     source = str(given) if is_file else f"state dict {number}"
-    state, changes = _fitting(net, read_foreign(given) if isinstance(given, (str, Path)) else given, source)
+    state, changes = _fitting(net, read_tensor_file(given) if isinstance(given, (str, Path)) else given, source)
     module = copy.deepcopy(net)
     module.load_state_dict(state, strict=False)
     for name, found in module.state_dict().items():

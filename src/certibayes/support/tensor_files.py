@@ -20,7 +20,7 @@ SAFETENSORS = ".safetensors"
 TORCH = (".pt", ".pth")
 
 
-def read_foreign(path: str | Path) -> Any:
+def read_tensor_file(path: str | Path) -> Any:
     """Return what a file holds, on the CPU: tensors by name, as a rule.
 
     Raises:
