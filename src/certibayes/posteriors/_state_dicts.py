@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.errors import InvalidInput
-from certibayes.support.tensor_files import read_tensor_file
 from certibayes.support.names import nearest
+from certibayes.support.tensor_files import read_tensor_file
 
 COMPILED = "_orig_mod"
 """What torch.compile puts into names, also in the middle of them."""

@@ -16,6 +16,7 @@ from certibayes.posteriors._alike import require_alike
 from certibayes.posteriors._metadata import JOINED, ORIGIN, of_all
 from certibayes.posteriors._parameters import stacked_parameters_of
 from certibayes.posteriors._state_dicts import LoadedModule, module_from
+from certibayes.posteriors._vectors import parameters_from_vectors
 from certibayes.posteriors.posterior import SAMPLES, Posterior, as_network, example_of
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain
@@ -125,6 +126,37 @@ class Samples(Posterior):
         made = cls.from_modules([one.module for one in loaded], input_shape, domain, weights)
         made.metadata[ORIGIN] = _origin_of(loaded)
         return made
+
+    @classmethod
+    def from_vectors(
+        cls,
+        net: nn.Module | Network,
+        vectors: Any,
+        names: Sequence[str] | None = None,
+        input_shape: Sequence[int] | None = None,
+        domain: Domain = None,
+    ) -> Self:
+        """Take samples that come as vectors, such as those of laplace-torch.
+
+            cb.Samples.from_vectors(net, la.sample(35))
+            cb.Samples.from_vectors(net, la.sample(35), names=["fc.weight", "fc.bias"])   # of the last layer alone
+
+        Args:
+            net: the network, in eval mode where it has dropout. Parameters that the vectors do not hold, and batch norm
+                statistics, are its own.
+            vectors: (S, P), in the order of ``torch.nn.utils.parameters_to_vector(net.parameters())``.
+            names: of the parameters that the vectors hold, in their order; by default all, or all that are not frozen
+                where the vectors have as many numbers as those.
+            input_shape: see ``Posterior``.
+            domain: see ``Posterior``.
+
+        Raises:
+            InvalidInput: the vectors have another length, or a name is unknown; the message says what would fit.
+        """
+        network = as_network(net, input_shape)
+        given = parameters_from_vectors(network, vectors, names, "vectors")
+        own = {name: p.expand(count(given), *p.shape) for name, p in network.params.items()}
+        return cls(network, {**own, **given}, domain=domain)
 
     @classmethod
     def from_dropout(
