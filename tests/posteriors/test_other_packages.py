@@ -4,6 +4,7 @@ pip install laplace-torch posteriors
 """
 
 import copy
+import re
 import warnings
 
 import pytest
@@ -13,6 +14,8 @@ from torch.func import functional_call
 from torch.nn.utils import vector_to_parameters
 
 import certibayes as cb
+
+from ..test_guides import GUIDES, run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the packages
 
@@ -96,6 +99,19 @@ class TestLaplaceTorch:
         torch.testing.assert_close(flat.std(0), theirs.std(0), rtol=0.1, atol=1e-6)
         error = (flat.var(0) / 2000).sqrt()
         assert bool(((flat.mean(0) - theirs.mean(0)).abs() < 5 * error).all())
+
+    def test_the_code_of_the_guide(self, tmp_path, monkeypatch):
+        package("laplace", "laplace-torch")
+        monkeypatch.chdir(tmp_path)
+        space = run("your-model.md")
+        data = torch.utils.data.TensorDataset(space["x_train"][:500], space["y_train"][:500])
+        space["train_loader"] = torch.utils.data.DataLoader(data, 100)
+        code = re.search(r"^```py\n(.*?)^```", (GUIDES / "your-model.md").read_text(), re.DOTALL | re.MULTILINE)
+        exec(code.group(1), space)
+        net, x = space["net"], space["x"]
+        made = cb.Samples.from_vectors(net, space["vectors"], ["head.weight", "head.bias"], input_shape=(1, 28, 28))
+        expected = mean_of(net, space["vectors"], x, lambda net: net.head.parameters())
+        torch.testing.assert_close(made.predictor().probabilities(x).double(), expected, rtol=0, atol=1e-5)
 
 
 class TestPosteriors:
