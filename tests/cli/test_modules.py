@@ -87,10 +87,6 @@ def test_ways_to_name_the_files(spelled, members):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (lambda f: [], "pass the directory of a run; or --modules FILE... --architecture"),
-        (lambda f: ["--modules", f / "0.pt"], "pass --architecture package.module:factory"),
-        (lambda f: ["runs/a", *flags(f, 0)], "runs/a and --modules are two different predictors"),
-        (lambda f: ["runs/a", "--architecture", "mlp"], "a run knows its own network"),
         (lambda f: flags(f, 0), "pass --dataset NAME"),
         (lambda f: [*flags(f, 0), "--dataset", "digits"], "was not trained for a radius"),
         (lambda f: [*flags(f, 9), "--dataset", "digits"], "there is no file"),
@@ -108,8 +104,22 @@ def test_mistakes_are_explained(arguments, message, members):
     assert result.exit_code == 1 and message in result.stderr.replace("\n", " "), result.output
 
 
-def test_the_option_needs_a_file():
-    assert invoke("certify", "--modules", "--dataset", "digits").exit_code == 2
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (lambda f: [], "pass the directory of a run; or --modules FILE... --architecture"),
+        (lambda f: ["--modules", f / "0.pt"], "pass --architecture package.module:factory"),
+        (lambda f: ["runs/a", *flags(f, 0)], "runs/a and --modules are two different predictors"),
+        (lambda f: ["runs/a", "--architecture", "mlp"], "a run knows its own network"),
+        (lambda f: ["--modules", "--dataset", "digits"], "--modules needs at least one file"),
+        (lambda f: ["--dataset", "digits", "--modules"], "--modules needs at least one file"),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_wrong_usage(command, arguments, message, members):
+    result = invoke(command, *arguments(members[0]))
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_training_with_a_network_of_ones_own(members, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import typer
 from torch import Tensor
 
 from certibayes import data
@@ -79,17 +80,19 @@ class Radius(NamedTuple):
 
 
 def source_of(run: Path | None, modules: list[Path] | None, architecture: str | None) -> Path | ModuleFiles:
-    """Return what a command was told to open: a run, or modules of an architecture."""
+    """Return what a command is to open: a run, or modules of an architecture."""
     if modules:
         if run is not None:
-            raise InvalidInput(f"{run} and --modules are two different predictors; pass one of them.")
+            raise typer.BadParameter(f"{run} and --modules are two different predictors; pass one of them.")
         if architecture is None:
-            raise InvalidInput(f"files of weights do not say which network they are for: pass --architecture {FORM}.")
+            raise typer.BadParameter(
+                f"files of weights do not say which network they are for: pass --architecture {FORM}."
+            )
         return ModuleFiles(tuple(modules), architecture)
     if architecture is not None:
-        raise InvalidInput("--architecture is for the weights of --modules; a run knows its own network.")
+        raise typer.BadParameter("--architecture is for the weights of --modules; a run knows its own network.")
     if run is None:
-        raise InvalidInput(f"pass the directory of a run; or --modules FILE... --architecture {FORM}.")
+        raise typer.BadParameter(f"pass the directory of a run; or --modules FILE... --architecture {FORM}.")
     return run
 
 
