@@ -206,6 +206,12 @@ class TestRefused:
             cb.Samples.from_dropout(Changed())
 
 
+SPECIFICATION = cb.vnnlib.parse_vnnlib(
+    "".join(f"(declare-const X_{i} Real)" for i in range(5))
+    + "".join(f"(declare-const Y_{i} Real)" for i in range(3))
+    + "".join(f"(assert (>= X_{i} 0.0))(assert (<= X_{i} 1.0))" for i in range(5))
+    + "(assert (>= Y_0 100.0))"
+)
 WAYS = {
     "Point": cb.Point,
     "Samples": lambda net: cb.Samples(net, [dict(net.named_parameters())]),
@@ -214,6 +220,7 @@ WAYS = {
     "DiagonalGaussian": lambda net: cb.DiagonalGaussian(
         net, dict(net.named_parameters()), {name: torch.ones_like(p) for name, p in net.named_parameters()}
     ),
+    "verify": lambda net: cb.verify(net, SPECIFICATION, budget=0),
     "attack": lambda net: cb.attack(net, torch.rand(2, 5), torch.tensor([0, 1]), eps=0.1),
 }
 """Ways by which a trained network comes to be certified or attacked."""

@@ -157,6 +157,11 @@ class TestNames:
         with pytest.raises(InvalidInput, match=r"and 5 more.*missing are '0\.bias', .* and 4 more"):
             digest([state])
 
+    def test_what_the_network_has_no_place_for_is_not_dropped(self):
+        state = states()[0] | {"4.weight": torch.zeros(2, 3)}
+        with pytest.raises(InvalidInput, match=r"the network has no '4\.weight'\.$"):
+            digest([state])
+
     def test_statistics_are_not_left_as_they_were(self):
         state = states()[0]
         del state["1.running_mean"]
