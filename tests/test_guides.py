@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from certibayes import check_certificate, load_certificate
 from certibayes.networks._onnx_operators import OPERATORS
 from certibayes.vnnlib import parse_vnnlib
 
@@ -62,6 +63,16 @@ def test_the_specification_of_the_guide_is_read():
 def test_the_guide_names_every_operator():
     page = (GUIDES / "verify.md").read_text()
     assert all(f"`{name}`" in page for name in OPERATORS)
+
+
+def test_a_model_you_already_have_is_certified(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    space = run("your-model.md")
+    assert space["point"].held == 1 and len(space["ensemble"]) == 3 and len(space["mc"]) == 10
+    assert len(space["samples"]) == 20 and space["certificate"].digest == space["ensemble"].predictor().digest
+    # Something is proved of a network that nobody trained for it, or the guide would show nothing.
+    assert space["certificate"].certified_fraction > 0.2
+    assert check_certificate(load_certificate("certificate.json"), space["ensemble"].predictor(), space["x"]).holds
 
 
 def test_posteriors_of_the_zoo_are_what_their_cards_say(tmp_path, monkeypatch):

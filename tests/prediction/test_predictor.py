@@ -214,7 +214,7 @@ def test_training_mode_changes_nothing():
 
 
 def test_dropout_is_off():
-    net = nn.Sequential(nn.Linear(5, 50), nn.Dropout(0.5), nn.Linear(50, 2)).train()
+    net = nn.Sequential(nn.Linear(5, 50), nn.Dropout(0.5), nn.Linear(50, 2)).eval()
     predictor = cb.Point(net).predictor()
     x = inputs("relu", 3, 0)
     assert torch.equal(predictor.train()(x), predictor(x))

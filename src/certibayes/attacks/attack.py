@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -16,6 +17,8 @@ from certibayes.attacks.methods import AnyAttack, as_attack, members
 from certibayes.attacks.result import Attacked
 from certibayes.attacks.search import LogProbabilities, Search
 from certibayes.errors import InvalidInput
+from certibayes.networks import Graph
+from certibayes.networks.dropout import dropout_refused
 from certibayes.regions import Domain, InputRegion, require_radius_within, resolve_domain
 from certibayes.support.checks import inputs_of, labels_of, require_classes, require_count
 from certibayes.support.progress import Report, reporting
@@ -81,7 +84,9 @@ def attack(  # noqa: PLR0913 - public
     model, gradient_model = _models(predictor, decided_by, draws, seed, x.device)
     at_once = batch_size_for(model, x.device) if batch_size is None else batch_size
     parts = x.split(at_once)
-    with torch.no_grad():
+    # Predictors know their graph, which holds no dropout.
+    known_graph = isinstance(getattr(model, "graph", None), Graph)
+    with torch.no_grad(), nullcontext() if known_graph else dropout_refused():
         clean = torch.cat([model(part) for part in parts])
     require_classes(clean.shape[-1])
     labels = clean.argmax(-1) if y is None else labels_of(y, clean.shape[-1], len(x)).to(x.device)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from certibayes._version import __version__
 from certibayes.cli.attack import attack_command
 from certibayes.cli.certify import certify_command
 from certibayes.cli.check import check_command
@@ -12,11 +15,19 @@ from certibayes.cli.demo import demo_command
 from certibayes.cli.evaluate import evaluate_command
 from certibayes.cli.info import info_command
 from certibayes.cli.join import join_command
+from certibayes.cli.options import ModulesCommand
 from certibayes.cli.radius import radius_command
 from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
 from certibayes.cli.verify import verify_command
 from certibayes.cli.zoo import zoo_command
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"certibayes {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="certibayes",
@@ -27,14 +38,25 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the program itself; its help is above."""
+
+
 app.command("demo")(demo_command)
 app.command("train")(train_command)
 app.command("join")(join_command)
-app.command("certify")(certify_command)
+app.command("certify", cls=ModulesCommand)(certify_command)
 app.command("check")(check_command)
-app.command("radius")(radius_command)
-app.command("attack")(attack_command)
-app.command("evaluate")(evaluate_command)
+app.command("radius", cls=ModulesCommand)(radius_command)
+app.command("attack", cls=ModulesCommand)(attack_command)
+app.command("evaluate", cls=ModulesCommand)(evaluate_command)
 app.command("verify")(verify_command)
 app.command("reproduce")(reproduce_command)
 app.add_typer(data_app, name="data")

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from certibayes.attacks import GROUPS, METHODS, Attack, Attacked, as_attack, attack
 from certibayes.attacks.methods import members
-from certibayes.cli.opening import open_run, radius_for
+from certibayes.cli.opening import open_run, radius_for, source_of
 from certibayes.cli.options import (
+    ArchitectureOption,
     AtLeast,
     DataDir,
     DatasetOption,
@@ -21,8 +22,9 @@ from certibayes.cli.options import (
     EpsOption,
     JsonOption,
     LimitOption,
+    ModulesOption,
     NormOption,
-    RunArgument,
+    OptionalRun,
     SamplesOption,
     SeedOption,
 )
@@ -44,7 +46,9 @@ def _help(setting: str, meaning: str) -> str:
 
 
 def attack_command(
-    run: RunArgument,
+    run: OptionalRun = None,
+    modules: ModulesOption = None,
+    architecture: ArchitectureOption = None,
     dataset: DatasetOption = None,
     eps: EpsOption = None,
     method: Annotated[
@@ -91,7 +95,7 @@ def attack_command(
         flags = {"steps": steps, "restarts": restarts, "queries": queries}
         chosen = members(as_attack(method.split(","), **flags))
         _require_known(chosen, flags)
-        case = open_run(run, dataset, data_dir, samples, seed, limit, device)
+        case = open_run(source_of(run, modules, architecture), dataset, data_dir, samples, seed, limit, device)
         radius = radius_for(case, eps, norm)
         settings: dict[str, Any] = {
             "eps": radius.eps,

@@ -12,8 +12,9 @@ import typer
 from certibayes.certificates import Certificate
 from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS, as_method, certified_scores, certify
 from certibayes.certification.shards import certify_in_shards
-from certibayes.cli.opening import OpenedRun, Radius, open_run, radius_for
+from certibayes.cli.opening import OpenedRun, Radius, open_run, radius_for, source_of
 from certibayes.cli.options import (
+    ArchitectureOption,
     AtLeast,
     DataDir,
     DatasetOption,
@@ -21,8 +22,9 @@ from certibayes.cli.options import (
     EpsOption,
     JsonOption,
     LimitOption,
+    ModulesOption,
     NormOption,
-    RunArgument,
+    OptionalRun,
     SamplesOption,
     SeedOption,
 )
@@ -78,7 +80,9 @@ RoundingOption = Annotated[
 
 
 def certify_command(
-    run: RunArgument,
+    run: OptionalRun = None,
+    modules: ModulesOption = None,
+    architecture: ArchitectureOption = None,
     dataset: DatasetOption = None,
     eps: EpsOption = None,
     norm: NormOption = "linf",
@@ -122,7 +126,7 @@ def certify_command(
         if verify is not None:
             raise InvalidInput(f"--verify is a command of its own now: certibayes check {run} {verify}")
         require_format(form)
-        case = open_run(run, dataset, data_dir, samples, seed, limit, device)
+        case = open_run(source_of(run, modules, architecture), dataset, data_dir, samples, seed, limit, device)
         chosen = as_method(method, bounds=bounds, intermediates=intermediates, budget=budget)
         radius = radius_for(case, eps, norm)
         settings: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,16 +12,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes import data
-from certibayes.cli.opening import OpenedRun, Radius, open_run, radius_for
+from certibayes.cli.opening import ModuleFiles, OpenedRun, Radius, open_run, radius_for, source_of
 from certibayes.cli.options import (
+    ArchitectureOption,
     DataDir,
     DatasetOption,
     DeviceOption,
     EpsOption,
     JsonOption,
     LimitOption,
+    ModulesOption,
     NormOption,
-    RunArgument,
+    OptionalRun,
     SamplesOption,
     SeedOption,
     run_directory,
@@ -38,13 +41,15 @@ from certibayes.support.optional import require_package
 
 
 def evaluate_command(
-    run: RunArgument,
+    run: OptionalRun = None,
     other: Annotated[
         Path | None,
         typer.Argument(
             metavar="[RUN2]", help="A second run to set beside it, such as the robust one.", parser=run_directory
         ),
     ] = None,
+    modules: ModulesOption = None,
+    architecture: ArchitectureOption = None,
     dataset: DatasetOption = None,
     ood: Annotated[
         str | None,
@@ -80,7 +85,8 @@ def evaluate_command(
         require_package("torchmetrics", "evaluation")
         if out is not None:
             require_matplotlib()
-        paths = [run] if other is None else [run, other]
+        first = source_of(run, modules, architecture)
+        paths = [first] if other is None else [first, other]
         opened = [open_run(path, dataset, data_dir, samples, seed, limit, device) for path in paths]
         inside = opened[0].dataset
         if any(case.dataset != inside for case in opened):
@@ -124,7 +130,7 @@ def _radius(cases: list[OpenedRun], eps: float | None, norm: str) -> Radius | No
     return radius_for((robust or cases)[0], eps, norm) if robust or eps is not None else None
 
 
-def _names(paths: list[Path], cases: list[OpenedRun]) -> list[str]:
+def _names(paths: Sequence[Path | ModuleFiles], cases: list[OpenedRun]) -> list[str]:
     """Name runs by their likelihoods if that tells them apart, else by their directories."""
     words = {"Categorical": "standard", "RobustCategorical": "robust"}
     kinds = [words.get(_likelihood(case.posterior), path.name) for path, case in zip(paths, cases, strict=True)]
@@ -206,7 +212,7 @@ def _table(record: dict[str, Any]) -> Table:
         for figures in runs:
             for key in path:
                 figures = figures[key]
-            cells.append(format(figures, form))
+            cells.append("unknown" if figures is None else format(figures, form))
         table.add_row(title, *cells)
 
     if record["eps"] is not None:

@@ -1,26 +1,48 @@
-"""What a command is about: a stored run, its test data and a radius."""
+"""What a command is about: a stored run or networks trained elsewhere, test data and a radius."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import NamedTuple
 
+import typer
 from torch import Tensor
 
 from certibayes import data
 from certibayes.cli.terminal import notes
 from certibayes.errors import InvalidInput
-from certibayes.experiments import load_run, trained_radius, training_data
-from certibayes.posteriors import Posterior
+from certibayes.experiments import TrainSpec, load_run, trained_radius, training_data
+from certibayes.experiments.factory import FORM
+from certibayes.posteriors import Posterior, Samples
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, domain_to_json, require_norm
+
+
+class ModuleFiles(NamedTuple):
+    """Networks that were trained elsewhere.
+
+    Attributes:
+        files: of their weights.
+        architecture: what makes the network that they are weights of.
+    """
+
+    files: tuple[Path, ...]
+    architecture: str
+
+    @property
+    def name(self) -> str:
+        """As a directory has one."""
+        return self.architecture.rpartition(":")[2]
+
+    def __str__(self) -> str:
+        return f"{self.architecture} with the weights of {', '.join(map(str, self.files))}"
 
 
 class OpenedRun(NamedTuple):
     """A predictor and the points to evaluate it on.
 
     Attributes:
-        run: its directory.
+        run: its directory, or the files that it is made of.
         posterior: what was stored.
         predictor: drawn from it.
         x: test inputs.
@@ -30,7 +52,7 @@ class OpenedRun(NamedTuple):
         own_radius: the radius that the run was trained for, in l-infinity; None if it was not.
     """
 
-    run: Path
+    run: Path | ModuleFiles
     posterior: Posterior
     predictor: Predictor
     x: Tensor
@@ -57,8 +79,25 @@ class Radius(NamedTuple):
         return "run" if self.own else "option"
 
 
+def source_of(run: Path | None, modules: list[Path] | None, architecture: str | None) -> Path | ModuleFiles:
+    """Return what a command is to open: a run, or modules of an architecture."""
+    if modules:
+        if run is not None:
+            raise typer.BadParameter(f"{run} and --modules are two different predictors; pass one of them.")
+        if architecture is None:
+            raise typer.BadParameter(
+                f"files of weights do not say which network they are for: pass --architecture {FORM}."
+            )
+        return ModuleFiles(tuple(modules), architecture)
+    if architecture is not None:
+        raise typer.BadParameter("--architecture is for the weights of --modules; a run knows its own network.")
+    if run is None:
+        raise typer.BadParameter(f"pass the directory of a run; or --modules FILE... --architecture {FORM}.")
+    return run
+
+
 def open_run(
-    run: Path,
+    run: Path | ModuleFiles,
     dataset: str | None,
     data_dir: Path | None,
     samples: int | None,
@@ -70,11 +109,14 @@ def open_run(
 
     A posterior that holds fewer samples than were asked for gives all it holds, which is noted on standard error.
     """
-    posterior = load_run(run)
-    name = dataset or posterior.metadata.get("dataset")
+    posterior = load_run(run) if isinstance(run, Path) else None
+    name = dataset or (None if posterior is None else posterior.metadata.get("dataset"))
     if name is None:
-        raise InvalidInput("this posterior does not say which data it was trained on; pass --dataset NAME.")
+        raise InvalidInput(f"nothing says which data {run} was trained on; pass --dataset NAME.")
     loaded = data.load(name, data_dir)
+    if isinstance(run, ModuleFiles):
+        posterior = _from_modules(run, loaded)
+    assert posterior is not None
     if limit is not None and limit < 1:
         raise InvalidInput(f"--limit must be at least 1, got {limit}.")
     if samples is not None and posterior.held is not None and samples > posterior.held:
@@ -83,7 +125,18 @@ def open_run(
     predictor = posterior.predictor(samples, seed=seed, device=device, data=training_data(posterior, data_dir))
     x, y = loaded.test.inputs[:limit].to(predictor.device), loaded.test.targets[:limit].to(predictor.device)
     domain = _domain(predictor, loaded, named=dataset is not None)
-    return OpenedRun(run, posterior, predictor, x, y, domain, name, trained_radius(run, posterior))
+    radius = trained_radius(run, posterior) if isinstance(run, Path) else None
+    return OpenedRun(run, posterior, predictor, x, y, domain, name, radius)
+
+
+def _from_modules(run: ModuleFiles, loaded: data.DataSet) -> Posterior:
+    """Read the weights of an ensemble, and say what was done to their names."""
+    network = TrainSpec(dataset=loaded.name, architecture=run.architecture).network(loaded)
+    shape = tuple(loaded.test.inputs.shape[1:])
+    posterior = Samples.from_state_dicts(network, run.files, input_shape=shape, domain=loaded.domain)
+    posterior.metadata["task"] = "classification" if loaded.classes else "regression"
+    _note(f"weights of {posterior.metadata['origin']}")
+    return posterior
 
 
 def radius_for(case: OpenedRun, eps: float | None, norm: str) -> Radius:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from certibayes.errors import InvalidInput
+from certibayes.experiments.factory import FORM
 from certibayes.experiments.settings import as_number
 from certibayes.zoo.catalog import SPEC, directory
 
 ZOO = "zoo:"
 """What a run of the zoo begins with, where a directory is asked for."""
+
+MODULES = "--modules"
 
 
 def radius_of_text(text: str) -> float:
@@ -39,11 +43,59 @@ def config_file(text: str) -> Path:
     return run_directory(text) / SPEC if str(text).startswith(ZOO) else Path(text)
 
 
+class ModulesCommand(TyperCommand):
+    """A command whose ``--modules`` takes every word up to the next option, as shells expand ``members/*.pt``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Say ``--modules`` again before every word that belongs to it."""
+        words: list[str] = []
+        inside = False
+        for word in args:
+            if inside and not word.startswith("-"):
+                words += [word] if words[-1] == MODULES else [MODULES, word]
+                continue
+            if words[-1:] == [MODULES]:
+                break
+            inside = word == MODULES
+            words.append(word)
+        if words[-1:] == [MODULES]:
+            ctx.fail(f"{MODULES} needs at least one file.")
+        return super().parse_args(ctx, words)
+
+
 RunArgument = Annotated[
     Path,
     typer.Argument(
         help="Directory of a finished run, as `certibayes train --out` wrote it, or zoo:NAME (see `certibayes zoo`).",
         parser=run_directory,
+    ),
+]
+OptionalRun = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Directory of a finished run, as `certibayes train --out` wrote it, or zoo:NAME (see `certibayes zoo`). "
+        "Left out with --modules.",
+        parser=run_directory,
+        show_default=False,
+    ),
+]
+ModulesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        MODULES,
+        metavar="FILE...",
+        help="Instead of a run, an ensemble of networks trained elsewhere: files of their weights (.safetensors, .pt, "
+        ".pth), for the network of --architecture.",
+        show_default=False,
+    ),
+]
+ArchitectureOption = Annotated[
+    str | None,
+    typer.Option(
+        "--architecture",
+        metavar="NAME",
+        help=f"With --modules, the network: {FORM}, called without arguments; or a name that `train` knows.",
+        show_default=False,
     ),
 ]
 DataDir = Annotated[

@@ -12,15 +12,17 @@ from rich.table import Table
 from certibayes.certificates import Radius
 from certibayes.certification import as_method, certified_radius
 from certibayes.cli.certify import BoundsOption, BudgetOption, IntermediatesOption, MethodOption, RoundingOption
-from certibayes.cli.opening import open_run
+from certibayes.cli.opening import open_run, source_of
 from certibayes.cli.options import (
+    ArchitectureOption,
     DataDir,
     DatasetOption,
     DeviceOption,
     JsonOption,
     LimitOption,
+    ModulesOption,
     NormOption,
-    RunArgument,
+    OptionalRun,
     SamplesOption,
     SeedOption,
     radius_of_text,
@@ -34,7 +36,9 @@ FRACTIONS = (0.02, 0.1, 0.2, 0.4, 1.0)
 
 
 def radius_command(
-    run: RunArgument,
+    run: OptionalRun = None,
+    modules: ModulesOption = None,
+    architecture: ArchitectureOption = None,
     dataset: DatasetOption = None,
     norm: NormOption = "linf",
     bounds: BoundsOption = None,
@@ -68,7 +72,7 @@ def radius_command(
     with error_handler():
         form = "parquet" if out is not None and out.suffix == ".parquet" else "csv"
         require_format(form)
-        case = open_run(run, dataset, data_dir, samples, seed, limit, device)
+        case = open_run(source_of(run, modules, architecture), dataset, data_dir, samples, seed, limit, device)
         chosen = as_method(method, bounds=bounds, intermediates=intermediates, budget=budget)
         with reporting(not as_json, "bisecting") as move:
             result = certified_radius(

@@ -12,6 +12,7 @@ from torch import nn
 from certibayes.data import DataSet, as_augmentations, is_regression
 from certibayes.errors import InvalidInput
 from certibayes.experiments._adversary import NAMES, make_adversary, settings_of_adversary
+from certibayes.experiments.factory import FORM, names_factory, network_from
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, LearnedPrior, Schedule
 from certibayes.inference.learned_prior import GROUPS
@@ -80,7 +81,8 @@ class TrainSpec:
 
     Attributes:
         dataset: name of the data set.
-        architecture: name of the network.
+        architecture: name of the network, or a function of your own that returns one, as package.module:factory or
+            path/to/file.py:factory.
         hidden: numbers of units in the hidden layers of an ``mlp``.
         channels: channels of the first layer of ``cnn5``, ``cnn7`` or ``resnet-small``, and all others in proportion;
             by default 64, or 16 for ``resnet-small``.
@@ -207,8 +209,10 @@ class TrainSpec:
             object.__setattr__(self, name, setting.check(getattr(self, name)))
         for name, known in CHOICES.items():
             value = getattr(self, name)
-            if value is not None and value not in known:
-                raise InvalidInput(unknown_name(name, value, known))
+            own = name == "architecture" and names_factory(value)
+            if value is not None and value not in known and not own:
+                more = f" One of your own is {FORM}." if name == "architecture" else ""
+                raise InvalidInput(unknown_name(name, value, known) + more)
         object.__setattr__(self, "settings", self._checked(self.settings))
         require_radius(self.eps)
         if not self.hidden or min(self.hidden) < 1:
@@ -327,8 +331,10 @@ class TrainSpec:
 
     def network(self, data: DataSet) -> nn.Module:
         """Build the network for a data set."""
-        outputs = len(data.classes) or int(data.train.targets.shape[-1])
         spec = self.resolved()
+        if names_factory(self.architecture):
+            return self._own_network(spec)
+        outputs = len(data.classes) or int(data.train.targets.shape[-1])
         settings: dict[str, Any] = {"hidden": self.hidden} if self.architecture == "mlp" else {}
         if self.channels is not None:
             settings["channels"] = self.channels
@@ -341,6 +347,15 @@ class TrainSpec:
             init=spec.init or "torch",
             **settings,
         )
+
+    def _own_network(self, spec: TrainSpec) -> nn.Module:
+        """Let a factory make the network; what it makes is taken as it is."""
+        if spec.normalize or spec.init != "torch":
+            raise InvalidInput(
+                f"normalize and init are for architectures that are known here; {self.architecture} does such things "
+                "by itself (certibayes.networks.Normalize, init_interval_aware). Leave them out."
+            )
+        return network_from(self.architecture, self.seed)
 
     def make_algorithm(self) -> Algorithm[Any]:
         """Make the algorithm, with its own learning rate unless another is given."""

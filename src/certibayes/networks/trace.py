@@ -147,7 +147,7 @@ def trace(module: nn.Module, example: Tensor | None = None) -> Network:
     # Outside inference mode, in which tensors have no version counter to tell changes in place by.
     with torch.inference_mode(False), torch.no_grad():
         original = eval_copy(module)
-        example = _example(original, example)
+        example = example_for(original, example)
         traced = symbolic_trace(original)
         require_known_calls(traced)
         graph, buffers = assemble(traced, original, example)
@@ -230,7 +230,8 @@ def require_known_calls(traced: fx.GraphModule) -> None:
     )
 
 
-def _example(module: nn.Module, example: Tensor | None) -> Tensor:
+def example_for(module: nn.Module, example: Tensor | None) -> Tensor:
+    """Return one input (1, ...) in a module's precision: the first of an example, or one of the shape that it tells."""
     if example is None:
         shape = infer_input_shape(module)
         if shape is None:

@@ -8,6 +8,9 @@ from typing import Any
 JOINED = "joined"
 """In the metadata of posteriors that were joined: for each of them, what the others do not have in common with it."""
 
+ORIGIN = "origin"
+"""In the metadata of posteriors that were trained elsewhere: where their weights are from, in words."""
+
 OF_SAMPLES = ("chains", "sampler", "names", "held_out", "temperature_curve", "deviations", JOINED)
 """Entries about the samples of one posterior, which say nothing about others made of it."""
 

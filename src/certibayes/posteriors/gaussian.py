@@ -17,10 +17,12 @@ from certibayes.errors import InvalidInput
 from certibayes.networks import Network, Params
 from certibayes.posteriors._metadata import of_center
 from certibayes.posteriors._parameters import named_tensors, parameters_of, stacked_parameters_of
+from certibayes.posteriors._vectors import parameters_from_vectors
 from certibayes.posteriors.point import Point
-from certibayes.posteriors.posterior import Posterior
+from certibayes.posteriors.posterior import Posterior, as_network
 from certibayes.regions import Domain
-from certibayes.support.stacks import count
+from certibayes.support.stacks import count, pick
+from certibayes.support.tensors import as_tensor
 
 COMPACT = torch.float16
 """Precision of a compact posterior's deviations. Up to 2^-11 of a deviation is lost, or 2^-25 where it is below 2^-14:
@@ -57,6 +59,40 @@ class DiagonalGaussian(Posterior):
                 raise InvalidInput(f"the standard deviations of {name!r} are negative or NaN.")
         self.mean = {name: mean[name].detach().clone() for name in self.graph.parameters}
         self.std = {name: std[name].detach().clone() for name in self.graph.parameters}
+
+    @staticmethod
+    def from_vectors(
+        net: nn.Module | Network,
+        mean: Any,
+        std: Any,
+        names: Sequence[str] | None = None,
+        input_shape: Sequence[int] | None = None,
+        domain: Domain = None,
+    ) -> DiagonalGaussian:
+        """Take a Gaussian that comes as vectors, such as that of laplace-torch with a diagonal Hessian.
+
+            cb.DiagonalGaussian.from_vectors(net, la.mean, la.posterior_variance.sqrt())
+
+        Args:
+            net: the network, in eval mode where it has dropout. Parameters that the vectors do not hold are its own,
+                and do not vary.
+            mean: (P,), in the order of ``torch.nn.utils.parameters_to_vector(net.parameters())``.
+            std: (P,), likewise; not negative.
+            names: see ``Samples.from_vectors``.
+            input_shape: see ``Posterior``.
+            domain: see ``Posterior``.
+
+        Raises:
+            InvalidInput: the vectors have another length, or a name is unknown.
+        """
+        network = as_network(net, input_shape)
+        given = {
+            what: pick(parameters_from_vectors(network, as_tensor(vector, what)[None], names, what), 0)
+            for what, vector in (("mean", mean), ("std", std))
+        }
+        fixed = {name: torch.zeros_like(p) for name, p in network.params.items()}
+        mean, std = {**network.params, **given["mean"]}, {**fixed, **given["std"]}
+        return DiagonalGaussian(network, mean, std, domain=domain)
 
     @property
     def holds(self) -> str:

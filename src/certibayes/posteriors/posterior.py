@@ -14,6 +14,8 @@ from certibayes._version import __version__
 from certibayes.errors import CertibayesError, CorruptFile, InvalidInput, RunExists
 from certibayes.networks import Graph, Network, trace
 from certibayes.networks.batch_norm import statistics_depend_on
+from certibayes.networks.dropout import require_dropout_off
+from certibayes.posteriors._metadata import ORIGIN
 from certibayes.posteriors._statistics import sample_statistics, training_inputs
 from certibayes.posteriors._words import inference_in_words, prior_in_words
 from certibayes.prediction import Predictor, RegressionPredictor, domain_of_all
@@ -93,6 +95,8 @@ class Posterior:
     def __repr__(self) -> str:
         """Say what is held, of which network, and how it came about."""
         lines = {"network": network_in_words(self.graph), "weights": self._weights_in_words()}
+        if ORIGIN in self.metadata:
+            lines[ORIGIN] = str(self.metadata[ORIGIN])
         if "algorithm" in self.metadata:
             lines["inference"] = inference_in_words(self.metadata)
         if self.prior_variances:
@@ -324,7 +328,14 @@ def _kept_statistics(tensors: dict[str, Tensor]) -> dict[int, dict[str, Tensor]]
 
 
 def as_network(net: nn.Module | Network, input_shape: Sequence[int] | None = None) -> Network:
-    """Trace a module, unless it is traced already."""
+    """Trace a module whose dropout is switched off, unless it is traced already."""
     if isinstance(net, Network):
         return net
-    return trace(net, None if input_shape is None else torch.full((1, *input_shape), 0.5))
+    network = trace(net, example_of(input_shape))
+    require_dropout_off(net)
+    return network
+
+
+def example_of(input_shape: Sequence[int] | None) -> Tensor | None:
+    """Return an input (1, ...) of the shape that was given, where one was."""
+    return None if input_shape is None else torch.full((1, *input_shape), 0.5)

@@ -23,6 +23,7 @@ from certibayes.certification.network_bounds import MEMORY, logit_bounds
 from certibayes.certification.unsafe_outputs import excluded_by_branching, excluded_in_parts, lower_bounds
 from certibayes.errors import InvalidInput
 from certibayes.networks import Network, from_onnx, onnx_reference, trace
+from certibayes.networks.dropout import require_dropout_off
 from certibayes.prediction import Predictor
 from certibayes.support.memory import bytes_allowed
 from certibayes.verification._counterexamples import Counterexamples, Reference
@@ -107,7 +108,11 @@ def verify(
 
 def _single(network: nn.Module | Network, device: str | torch.device | None) -> Predictor:
     """Return a network as a predictor of one sample."""
-    traced = network if isinstance(network, Network) else trace(network)
+    if isinstance(network, Network):
+        traced = network
+    else:
+        traced = trace(network)
+        require_dropout_off(network)
     tensors = {**traced.params, **traced.buffers}
     used = {name for node in traced.graph.nodes for name in node.roles.values()}
     # A predictor reads its precision off its weights; a network without any runs in float32.

@@ -213,7 +213,7 @@ def _(  # noqa: PLR0913 - the function's own signature
 def _(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Lowered:
     if training:
         raise UnsupportedLayer(
-            "dropout is switched on in eval mode, so the network is random. "
-            "Pass training=self.training, or use nn.Dropout."
+            "dropout is switched on in eval mode, so the network is random. Pass training=self.training, or use "
+            "nn.Dropout; for the mean over dropout masks (MC dropout) there is certibayes.Samples.from_dropout(net)."
         )
     return Lowered(None, (x,))
