@@ -48,7 +48,7 @@ def test_hyperparameters_of_the_same_name_share_a_flag():
 
 def test_flags_reach_the_algorithm(tmp_path):
     spec = trained(tmp_path, "--betas", "0.8,0.9", "--initial-std", 0.02, "--warmup", 0, "--margins")
-    assert spec["settings"] == {"betas": [0.8, 0.9], "initial_std": 0.02}
+    assert spec["settings"] == {"betas": [0.8, 0.9], "initial_std": 0.02, "kinks": True}
     assert spec["warmup"] == 0 and spec["margins"]
     assert cb.load(tmp_path).metadata["algorithm"]["betas"] == [0.8, 0.9]
 

@@ -286,8 +286,8 @@ def _spread(rows: Sequence[Figures], key: str, factor: float, digits: int) -> st
     values = [factor * row[key] for row in rows if isinstance(row[key], int | float)]
     if not values:
         return "-"
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.{digits}f}{spread}"
+    deviation = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.{digits}f}{deviation}"
 
 
 def _write(out: Path, dataset: str, ood: str) -> None:
