@@ -137,6 +137,31 @@ def _products() -> nn.Module:
     )
 
 
+def _transposed() -> nn.Module:
+    layer = nn.ConvTranspose2d(4, 4, (3, 2), 2, 1, output_padding=(1, 0), groups=2)
+    with torch.no_grad():
+        layer.bias.mul_(30.0)  # its rounding is more than that of small products
+    return nn.Sequential(layer, nn.ReLU(), _head(96))
+
+
+# Activations
+
+
+def _mlp(*activations: nn.Module, gain: float = 1.0) -> nn.Module:
+    first, second = activations if len(activations) == 2 else activations * 2
+    net = nn.Sequential(nn.Linear(5, 8), first, nn.Linear(8, 6), second, nn.Linear(6, CLASSES))
+    with torch.no_grad():
+        net[0].weight.mul_(gain)
+    return net
+
+
+def _prelu() -> nn.Module:
+    slopes = nn.PReLU(3)
+    with torch.no_grad():
+        slopes.weight.copy_(torch.tensor([-0.4, 0.3, 1.7]))
+    return nn.Sequential(nn.Conv2d(2, 3, 3), slopes, nn.Flatten(), nn.Linear(48, 4), nn.PReLU(), nn.Linear(4, CLASSES))
+
+
 LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "channels last": (IMAGE, _channels_last),
     "slices": (VECTOR, _slices),
@@ -159,16 +184,33 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "sequence": ((2, 9), _sequence),
     "reductions": (IMAGE, _reductions),
     "products with matrices": (VECTOR, _products),
-    "transposed convolution": (
-        (4, 3, 3),
-        lambda: nn.Sequential(
-            nn.ConvTranspose2d(4, 4, (3, 2), 2, 1, output_padding=(1, 0), groups=2), nn.ReLU(), _head(96)
-        ),
-    ),
+    "transposed convolution": ((4, 3, 3), _transposed),
     "transposed convolution, dilated": (
         (4, 3, 3),
         lambda: nn.Sequential(
             nn.ConvTranspose2d(4, 2, 3, dilation=2, bias=False), nn.ReLU(), nn.AdaptiveMaxPool2d((1, None)), _head(14)
         ),
     ),
+    "clamped": (VECTOR, lambda: _mlp(nn.Hardtanh(-0.4, 0.3), nn.ReLU6(), gain=4.0)),
+    "clamped, one end": (
+        VECTOR,
+        lambda: Functional(
+            lambda self, x: self.last(self.first(x).clamp(max=0.3).clip(-0.25)),
+            first=nn.Linear(5, 6),
+            last=nn.Linear(6, CLASSES),
+        ),
+    ),
+    "prelu": (IMAGE, _prelu),
+    "elu": (VECTOR, lambda: _mlp(nn.ELU(0.7), nn.ELU(1.5), gain=3.0)),
+    "selu and celu": (VECTOR, lambda: _mlp(nn.SELU(), nn.CELU(0.5))),
+    "softplus": (VECTOR, lambda: _mlp(nn.Softplus(), nn.Softplus(3.0, 18.0), gain=12.0)),
+    "gelu": (VECTOR, lambda: _mlp(nn.GELU())),
+    "gelu by tanh, wide": (VECTOR, lambda: _mlp(nn.GELU("tanh"), gain=6.0)),
+    "silu": (VECTOR, lambda: _mlp(nn.SiLU())),
+    "silu, wide": (VECTOR, lambda: _mlp(nn.SiLU(), gain=20.0)),
+    "hard sigmoid and swish": (VECTOR, lambda: _mlp(nn.Hardsigmoid(), nn.Hardswish(), gain=5.0)),
+    "ends in gelu": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.GELU())),
+    "ends in silu": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.SiLU())),
+    "ends in elu": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.ELU())),
+    "log sigmoid": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.LogSigmoid())),
 }

@@ -14,9 +14,20 @@ from ..strategies import ZOO, few_of, inputs, law, make, seeds
 
 pytest.importorskip("onnx", reason='ONNX files need the extra: pip install "certibayes[onnx]"')
 
-UNEVEN, CIRCULAR, GROUPED = "adaptive average pool", "circular padding", "transposed convolution"
-"""Windows that overlap unevenly, for which ONNX has no operator, a mode of padding for which opset 17 has none, and
-groups that onnx's reference evaluates for no transposed convolution."""
+WITHOUT_OPERATOR = {
+    "adaptive average pool": "AdaptiveAvgPool2d cannot be written as ONNX",  # windows that overlap unevenly
+    "circular padding": "Pad cannot be written as ONNX: padding by 'circular'",
+    "gelu": "GELU cannot be written as ONNX: opset 17",
+    "gelu by tanh, wide": "GELU cannot",
+    "ends in gelu": "GELU cannot",
+    "silu": "SiLU cannot be written as ONNX: opset 17",
+    "silu, wide": "SiLU cannot",
+    "ends in silu": "SiLU cannot",
+}
+"""What is refused, and the words."""
+
+NOT_EVALUATED = ["transposed convolution", "selu and celu"]
+"""Groups of transposed convolutions, and Celu in float64, which onnx's reference does not evaluate."""
 
 
 def test_every_operation_can_be_written():
@@ -25,7 +36,7 @@ def test_every_operation_can_be_written():
 
 
 @pytest.mark.parametrize("dtype", few_of([torch.float32, torch.float64], [torch.float32]), ids=str)
-@pytest.mark.parametrize("name", [name for name in ZOO if name not in (UNEVEN, CIRCULAR, GROUPED)])
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in (*WITHOUT_OPERATOR, *NOT_EVALUATED)])
 def test_a_network_comes_back_as_it_was(name, dtype, tmp_path):
     net, x = make(name, 3, dtype), inputs(name, 5, 3, dtype)
     path = to_onnx(net, tmp_path / "net.onnx")
@@ -54,9 +65,17 @@ def test_random_networks_come_back_bit_for_bit(tmp_path_factory, widths, seed, a
     )
 
 
-def test_what_onnx_has_no_operator_for_is_refused(tmp_path):
-    with pytest.raises(UnsupportedLayer, match="AdaptiveAvgPool2d cannot be written as ONNX"):
-        to_onnx(make(UNEVEN), tmp_path / "net.onnx")
-    with pytest.raises(UnsupportedLayer, match="Pad cannot be written as ONNX: padding by 'circular'"):
-        to_onnx(make(CIRCULAR), tmp_path / "net.onnx")
+@pytest.mark.parametrize("name", WITHOUT_OPERATOR)
+def test_what_onnx_has_no_operator_for_is_refused(name, tmp_path):
+    with pytest.raises(UnsupportedLayer, match=WITHOUT_OPERATOR[name]):
+        to_onnx(make(name), tmp_path / "net.onnx")
     assert not list(tmp_path.iterdir())
+
+
+def test_celu_is_written_in_float32_alone(tmp_path):
+    name = "selu and celu"
+    net, x = make(name), inputs(name, 5, 3)
+    back = from_onnx(to_onnx(net, tmp_path / "net.onnx"))
+    torch.testing.assert_close(back(x), net(x))
+    with pytest.raises(UnsupportedLayer, match="ELU cannot be written as ONNX: Celu has float32 alone"):
+        to_onnx(make(name, dtype=torch.float64), tmp_path / "double.onnx")

@@ -148,6 +148,19 @@ CASES = {
         IMAGE, [node("ReduceMean", "x", "k", axes=[-1]), node("ReduceSum", "k one", "y", keepdims=0)],
         {"one": integers(2, 3)},
     ),
+    "Clip": (
+        VECTOR, [node("Clip", "x a b", "h"), node("Clip", "h  b", "k"), node("Clip", "k a", "y")],
+        {"a": np.array(-0.5), "b": np.array(0.25)},
+    ),
+    "PRelu": (IMAGE, [node("PRelu", "x w", "k"), node("PRelu", "k v", "h"), FLAT], {"w": (2, 1, 1), "v": (1,)}),
+    "Elu, Celu, Selu, Softplus and HardSwish": (
+        VECTOR,
+        [
+            node("Elu", "x", "a", alpha=0.5), node("Celu", "a", "b", alpha=2.0), node("Selu", "b", "c"),
+            node("Softplus", "c", "d"), node("HardSwish", "d", "y"),
+        ],
+        {},
+    ),
     "constants of constants": (
         VECTOR, [node("Transpose", "w", "v"), node("Mul", "v v", "u"), node("Gemm", "x u", "y")], {"w": (3, 6)},
     ),
@@ -247,6 +260,8 @@ WAYS = {
     "ConvTranspose in groups": (
         IMAGE, [node("ConvTranspose", "x w", "h", group=2), FLAT], {"w": (2, 3, 3, 3)}, "in groups",
     ),
+    "PRelu by pixel": (IMAGE, [node("PRelu", "x w", "h"), FLAT], {"w": (7,)}, "one for each channel"),
+    "Selu of one's own": (VECTOR, [node("Selu", "x", "y", alpha=2.0)], {}, "not those of SELU"),
     "ReduceMean of the batch": (VECTOR, [node("ReduceMean", "x", "y", axes=[0])], {}, "over the batch"),
     "one-sided, dilated": (
         IMAGE, [node("Conv", "x w", "h", pads=[0, 0, 1, 1], dilations=[2, 2]), FLAT], {"w": (3, 2, 2, 2)}, "dilated",

@@ -53,8 +53,41 @@ def _branches(self, x):
 
 
 REFUSED = {
-    "GELU": (lambda: nn.Sequential(nn.Linear(6, 3), nn.GELU()), VECTOR, "GELU"),
-    "gelu": (lambda: _net(lambda self, x: functional.gelu(self.layer(x))), VECTOR, "gelu"),
+    "Mish": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Mish()), VECTOR, "Mish"),
+    "mish": (lambda: _net(lambda self, x: functional.mish(self.layer(x))), VECTOR, "mish"),
+    "negative alpha": (lambda: nn.Sequential(nn.Linear(6, 3), nn.ELU(-1.0)), VECTOR, "positive alpha"),
+    "low threshold": (
+        lambda: nn.Sequential(nn.Linear(6, 3), nn.Softplus(1.0, 2.0)),
+        VECTOR,
+        "threshold of at least 16",
+    ),
+    "clamp by an activation": (
+        lambda: _net(lambda self, x: self.layer(x).clamp(min=self.layer(x))),
+        VECTOR,
+        "must be numbers",
+    ),
+    "clamp upside down": (lambda: _net(lambda self, x: self.layer(x).clamp(1.0, -1.0)), VECTOR, "nothing between"),
+    "maximum of two": (lambda: _net(lambda self, x: torch.max(self.layer(x), -self.layer(x))), VECTOR, "of two activ"),
+    "indices of a maximum": (
+        lambda: _net(lambda self, x: self.layer(x).max(1, keepdim=True)[1].float()),
+        VECTOR,
+        "float|indices|precision",
+    ),
+    "uneven adaptive maximum": (
+        lambda: nn.Sequential(nn.AdaptiveMaxPool2d(5), nn.Flatten()),
+        IMAGE,
+        "does not divide evenly",
+    ),
+    "mean over the batch": (
+        lambda: _net(lambda self, x: self.layer(x).mean(0, keepdim=True)),
+        VECTOR,
+        "first dimension",
+    ),
+    "attention": (
+        lambda: _net(lambda self, x: (self.layer(x)[:, :, None] @ self.layer(x)[:, None]).flatten(1)),
+        VECTOR,
+        "two activations, as in attention",
+    ),
     "softmax": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(-1)), VECTOR, "Softmax"),
     "transpose": (lambda: _net(lambda self, x: self.layer(x.transpose(0, 1))), VECTOR, "transpose"),
     "a part of the batch": (lambda: _net(lambda self, x: self.layer(x)[0]), VECTOR, "first dimension"),
@@ -170,11 +203,11 @@ def test_refused(what):
 
 
 def test_the_error_names_the_layer_and_what_is_supported():
-    net = nn.Sequential(nn.Linear(6, 4), nn.GELU(), nn.Linear(4, 4), nn.Softplus(), nn.Linear(4, 2))
+    net = nn.Sequential(nn.Linear(6, 4), nn.Mish(), nn.Linear(4, 4), nn.Softsign(), nn.Linear(4, 2))
     with pytest.raises(UnsupportedLayer) as caught:
         trace(net)
     message = str(caught.value)
-    assert "GELU (at '1')" in message and "Softplus (at '3')" in message
+    assert "Mish (at '1')" in message and "Softsign (at '3')" in message
     assert "Conv2d" in message and "MaxPool2d" in message
     assert "lower_module" in message and "bounds.register" in message
 
@@ -189,8 +222,8 @@ def test_an_unknown_input_shape_is_asked_for():
 
 def test_supports_checks_names_where_the_shape_is_unknown():
     assert cb.supports(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(72, 2)))
-    support = cb.supports(nn.Sequential(nn.Conv2d(3, 2, 3), nn.GELU()))
-    assert not support and "GELU" in support.reason
+    support = cb.supports(nn.Sequential(nn.Conv2d(3, 2, 3), nn.Mish()))
+    assert not support and "Mish" in support.reason
 
 
 def test_supports_says_yes():

@@ -30,7 +30,7 @@ from certibayes.bounds.sums import dot, joined, portion, portions, sum_error
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import Reshape
+from certibayes.networks.operations import AFFINE, Reshape
 from certibayes.regions import Box
 
 Boxes = dict[str, Box]
@@ -185,12 +185,19 @@ class _BackwardPass:
         return self.offset.total(concretize(*self.at_node, self.bounder.rounding))
 
     def better_bound(self) -> Tensor:
-        """Propagate to the input, and return the better of the bounds there and at the last layer's input."""
+        """Propagate to the input, and return the better of the bounds there and at the last layer's input.
+
+        Where the last layer is relaxed, the bound at the outputs may be better than both.
+        """
+        found = [] if isinstance(self.nodes[-1].operation, AFFINE) else [self.concretized()]
         self.propagate_last()
-        elided = self.concretized() if self.is_at_one_node else None
+        if self.is_at_one_node:
+            found.append(self.concretized())
         self.propagate_to_input()
-        at_input = self.concretized()
-        return at_input if elided is None else torch.maximum(at_input, elided)
+        best = self.concretized()
+        for bound in found:
+            best = torch.maximum(best, bound)
+        return best
 
     def propagate_to_input(self) -> None:
         """Propagate through all layers that are left."""

@@ -20,6 +20,7 @@ import numpy as np
 
 from certibayes.checker._arithmetic import LIMIT, Array, Interval, Program, Weights
 from certibayes.checker._ball_enclosure import Round, moved, within_ball
+from certibayes.checker._curves import CURVES
 from certibayes.checker._moves import MOVES
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import INPUT, Graph, Node
@@ -385,4 +386,5 @@ _RULES: dict[type[ops.Operation], Callable[..., Interval]] = {
     ops.Add: _add,
     ops.Subtract: _subtract,
     **MOVES,
+    **CURVES,
 }

@@ -99,6 +99,37 @@ def _leaky_relu(operation: ops.LeakyReLU, node: NodeToWrite) -> str:
     return node.add("LeakyRelu", node.x, alpha=operation.slope)
 
 
+def _clamp(operation: ops.Clamp, node: NodeToWrite) -> str:
+    low, high = ("" if end is None else node.writer.constant(end) for end in (operation.low, operation.high))
+    return node.add("Clip", node.x, low, *([high] if high else []))
+
+
+def _prelu(operation: ops.PReLU, node: NodeToWrite) -> str:
+    shape = node.writer.sizes(-1, *[1] * (len(node.input_shape) - 1))
+    return node.add("PRelu", node.x, node.add("Reshape", node.weight("weight"), shape))
+
+
+def _elu(operation: ops.ELU, node: NodeToWrite) -> str:
+    if operation.input_scale != 1.0:
+        if node.writer.dtype != torch.float32:
+            raise node.unsupported("Celu has float32 alone")
+        return node.add("Celu", node.x, alpha=operation.alpha)
+    if operation.scale != 1.0:
+        return node.add("Selu", node.x, alpha=operation.alpha, gamma=operation.scale)
+    return node.add("Elu", node.x, alpha=operation.alpha)
+
+
+def _softplus(operation: ops.Softplus, node: NodeToWrite) -> str:
+    if operation.beta == 1.0:
+        return node.add("Softplus", node.x)
+    beta = node.writer.constant(operation.beta)
+    return node.add("Div", node.add("Softplus", node.add("Mul", node.x, beta)), beta)
+
+
+def _without_operator(operation: ops.Operation, node: NodeToWrite) -> str:
+    raise node.unsupported(f"opset {OPSET} has no operator for it")
+
+
 def _reshape(operation: ops.Reshape, node: NodeToWrite) -> str:
     if len(operation.shape) == 1:
         return node.add("Flatten", node.x, axis=1)
@@ -224,6 +255,13 @@ ENTRIES: Mapping[type[ops.Operation], Callable[[Any, NodeToWrite], str]] = {
     ops.Mean: _mean,
     ops.ReLU: _plain("Relu"),
     ops.LeakyReLU: _leaky_relu,
+    ops.Clamp: _clamp,
+    ops.PReLU: _prelu,
+    ops.ELU: _elu,
+    ops.Softplus: _softplus,
+    ops.GELU: _without_operator,
+    ops.SiLU: _without_operator,
+    ops.Hardswish: _plain("HardSwish"),
     ops.Tanh: _plain("Tanh"),
     ops.Sigmoid: _plain("Sigmoid"),
     ops.Reshape: _reshape,

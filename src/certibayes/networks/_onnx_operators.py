@@ -230,27 +230,7 @@ def symmetric(call: Call, weight: Tensor, pads: Pads, dilation: tuple[int, int])
     return weight, (max(pads[0]), max(pads[1]))
 
 
-# Activations and pooling
-
-
-@onnx_operator("Relu")
-def _(call: Call) -> nn.Module:
-    return nn.ReLU()
-
-
-@onnx_operator("LeakyRelu")
-def _(call: Call) -> nn.Module:
-    return nn.LeakyReLU(float(call.attributes.get("alpha", 0.01)))
-
-
-@onnx_operator("Sigmoid")
-def _(call: Call) -> nn.Module:
-    return nn.Sigmoid()
-
-
-@onnx_operator("Tanh")
-def _(call: Call) -> nn.Module:
-    return nn.Tanh()
+# Pooling
 
 
 @onnx_operator("MaxPool")

@@ -3,6 +3,7 @@
 from certibayes.bounds.rules import (
     activation,
     affine,
+    curved,
     elementwise,
     moves,
     pooling,
@@ -14,6 +15,7 @@ from certibayes.bounds.rules import (
 __all__ = [
     "activation",
     "affine",
+    "curved",
     "elementwise",
     "moves",
     "pooling",

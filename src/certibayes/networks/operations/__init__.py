@@ -5,7 +5,19 @@ weights are given by *role* ("weight", "bias", "running_mean", ...), so the same
 sample. Bounds are not here; ``certibayes.bounds`` maps each operation type to its rules.
 """
 
-from certibayes.networks.operations.activations import LeakyReLU, ReLU, Sigmoid, Tanh
+from certibayes.networks.operations.activations import (
+    ELU,
+    GELU,
+    Clamp,
+    Hardswish,
+    LeakyReLU,
+    PReLU,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softplus,
+    Tanh,
+)
 from certibayes.networks.operations.affine import AFFINE, Conv1d, Conv2d, ConvTranspose2d, Linear, MatMul
 from certibayes.networks.operations.arithmetic import Add, BatchNorm, Divide, Multiply, Normalize, Shift, Subtract
 from certibayes.networks.operations.base import Operation, Pair, Weights
@@ -14,15 +26,19 @@ from certibayes.networks.operations.shapes import Concatenate, Pad, Permute, Res
 
 __all__ = [
     "AFFINE",
+    "ELU",
+    "GELU",
     "AdaptiveAvgPool2d",
     "Add",
     "AvgPool2d",
     "BatchNorm",
+    "Clamp",
     "Concatenate",
     "Conv1d",
     "Conv2d",
     "ConvTranspose2d",
     "Divide",
+    "Hardswish",
     "LeakyReLU",
     "Linear",
     "MatMul",
@@ -31,14 +47,17 @@ __all__ = [
     "Multiply",
     "Normalize",
     "Operation",
+    "PReLU",
     "Pad",
     "Pair",
     "Permute",
     "ReLU",
     "Reshape",
     "Shift",
+    "SiLU",
     "Sigmoid",
     "Slice",
+    "Softplus",
     "Subtract",
     "Sum",
     "Tanh",
