@@ -188,3 +188,18 @@ def test_a_learned_prior_has_a_line(tmp_path):
     assert "learned: 9 variances, from" in " ".join(found.output.split())
     assert "LearnedPrior" in repr(json.loads(invoke("info", tmp_path, "--json").output)["prior"])
     assert "learned: 9 variances" in repr(cb.load(tmp_path))
+
+
+def test_the_evidence_of_a_run(tmp_path):
+    """Under its own likelihood and the standard one, of the digits that were not held out."""
+    train = ["train", "--algorithm", "laplace", "--hidden", 4, "--epochs", 1, "--validation", 0.95, "--out", tmp_path]
+    assert invoke(*train).exit_code == 0
+    found = json.loads(invoke("info", tmp_path, "--evidence", "--json").stdout)["evidence"]
+    posterior, digits = cb.load(tmp_path), cb.data.load("digits")
+    expected = cb.elbo(posterior, cb.inference.held_out(digits.train, 0.95, 0)[0])
+    assert found["own likelihood"]["elbo"] == pytest.approx(expected.elbo, abs=1e-9)
+    assert found["examples"] == expected.examples == 500 and found["random weights"] == 50
+    assert found["standard likelihood"]["elbo"] > found["own likelihood"]["elbo"]
+    assert "standard likelihood" in invoke("info", tmp_path, "--evidence").stdout
+    without = invoke("info", "--evidence")
+    assert without.exit_code != 0 and "info RUN --evidence" in without.output

@@ -18,8 +18,10 @@ from certibayes.bounds import registered
 from certibayes.cli.options import DataDir, JsonOption, run_directory
 from certibayes.cli.terminal import console, error_handler, print_json, strict
 from certibayes.errors import CertibayesError, InvalidInput
-from certibayes.evaluation import diagnose
-from certibayes.experiments import ALGORITHMS, LIKELIHOODS, load_run
+from certibayes.evaluation import diagnose, elbo
+from certibayes.experiments import ALGORITHMS, LIKELIHOODS, TrainSpec, load_run
+from certibayes.experiments.run import read_record
+from certibayes.inference import held_out
 from certibayes.networks import BY_NAME
 from certibayes.posteriors import GaussianMixture, Posterior, versions
 
@@ -35,6 +37,13 @@ def info_command(
         Path | None,
         typer.Argument(help="A run to describe, or zoo:NAME; without it, the installation.", parser=run_directory),
     ] = None,
+    evidence: Annotated[
+        bool,
+        typer.Option(
+            "--evidence",
+            help="Also the ELBO per training example, under the run's own likelihood and the standard one.",
+        ),
+    ] = False,
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -42,10 +51,14 @@ def info_command(
 
     For a run of Markov chains it also says how well they have mixed, by their predictions of test inputs.
 
-    Example: certibayes info runs/a
+    Example: certibayes info runs/a --evidence
     """
     with error_handler():
+        if evidence and run is None:
+            raise InvalidInput("--evidence is that of a run: certibayes info RUN --evidence.")
         record = _installation() if run is None else _run(run, data_dir)
+        if evidence and run is not None:
+            record["evidence"] = _evidence(run, data_dir)
         diagnostics = record.pop("diagnostics", None)
         if as_json:
             print_json(record if diagnostics is None else {**record, "diagnostics": strict(diagnostics)})
@@ -84,6 +97,28 @@ def _run(run: Path, data_dir: Path | None) -> dict[str, Any]:
     if "chains" in posterior.metadata:
         record["diagnostics"] = _diagnostics(posterior, data_dir)
     return record
+
+
+def _evidence(run: Path, data_dir: Path | None) -> dict[str, Any]:
+    """Return the ELBO under both likelihoods, of the data that the run was trained on."""
+    record = read_record(run)
+    spec = TrainSpec.from_json(record["spec"])
+    train: Any = data.load(spec.dataset, data_dir).train
+    if spec.validation:
+        train = held_out(train, spec.validation, spec.seed)[0]
+    posterior = load_run(run)
+    names = {"own likelihood": None} if spec.likelihood == "standard" else {
+        "own likelihood": None, "standard likelihood": "standard"
+    }  # fmt: skip
+    found = {name: elbo(posterior, train, likelihood=likelihood) for name, likelihood in names.items()}
+    own = found["own likelihood"]
+    shown = ("elbo", "standard_error", "log_likelihood", "kl")
+    return {
+        **{name: {key: getattr(bound, key) for key in shown} for name, bound in found.items()},
+        "examples": own.examples,
+        "random weights": own.weights,
+        "learned variances": own.learned_variances,
+    }
 
 
 def _trained(metadata: dict[str, Any]) -> dict[str, Any]:
