@@ -221,7 +221,8 @@ def _deep_table(rows: list[DeepRow]) -> Table:
 
 
 def _honest_table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title=f"% proved at ±{EPS:g} and accurate; means over seeds; MI: mutual information", title_style="bold")
+    title = f"% proved at ±{EPS:g} and accurate; means over seeds; MI: mutual information"
+    table = Table(title=title, title_style="bold")
     table.add_column("posterior", no_wrap=True)
     for name in ("proved", "accuracy", "NLL", "MI", "ELBO"):
         table.add_column(name, justify="right")
