@@ -4,15 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test test-slow test-all check docs notebook bench bench-compare clean
+.PHONY: help demo test test-slow test-all check docs dist notebook bench bench-compare clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      a provably robust Bayesian network beside one that is not, in about two minutes"
 	@echo "make test      the test suite, without its slowest tests"
 	@echo "make test-all  all of it"
-	@echo "make check     formatting, lint, types, and the import contract"
+	@echo "make check     formatting, lint, types, the import contract, and names and words"
 	@echo "make docs      the documentation site, in site/"
+	@echo "make dist      wheel and source distribution, in dist/, installed and tried in an environment of their own"
 	@echo "make notebook  run the notebook again and store its pictures"
 	@echo "make bench     the benchmarks, beside their bars; ARGS=\"steps --device cuda\" for some of them, on a GPU"
 	@echo "make bench-compare  the same against the figures in benchmarks/results"
@@ -62,9 +63,24 @@ check: $(VENV)/.check
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/mypy
 	PYTHONPATH=src $(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_rooms.py
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The wheel is made from the source distribution, so that what one of them forgets is missed here. The environment in
+# which it is tried has the tested torch and the core alone; it stays, since torch takes most of the time.
+SMOKE := build/smoke
+
+dist: $(VENV)/.check
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	test -x $(SMOKE)/bin/python || $(PYTHON) -m venv $(SMOKE)
+	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	$(SMOKE)/bin/python -m pip uninstall --quiet --yes certibayes
+	$(SMOKE)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd $(SMOKE) && bin/python -P $(CURDIR)/tests/smoke.py
 
 notebook: $(VENV)/.docs
 	$(BIN)/python -m nbconvert --to notebook --execute --inplace docs/notebooks/two-dimensions.ipynb

@@ -16,8 +16,8 @@ from benchmarks import records, tables
 from benchmarks.records import Figures, Record
 
 BENCHMARKS = (
-    "steps", "many", "hmc", "cnn7", "certification", "linear", "convolutions", "verifiers", "attack",
-    "growth",
+    "steps", "many", "hmc", "cnn7", "certification", "linear", "convolutions", "verifiers",
+    "branching", "attack", "growth",
 )  # fmt: skip
 SAVED_RUNS = 5
 

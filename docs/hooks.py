@@ -17,10 +17,11 @@ MARKERS = re.compile(
 
 
 def on_files(files, config):
-    """Serve the studies' figures from where the studies have put them."""
-    for figure in sorted(RESULTS.parent.glob("*/*.png")):
-        address = f"results/{figure.parent.name}/{figure.name}"
-        files.append(File.generated(config, address, abs_src_path=str(figure)))
+    """Serve the studies' figures and tables from where the studies have put them."""
+    folder = RESULTS.parent
+    for path in sorted([*folder.rglob("*.png"), *folder.glob("*/*.md")]):
+        address = f"results/{path.relative_to(folder).as_posix()}"
+        files.append(File.generated(config, address, abs_src_path=str(path)))
     return files
 
 

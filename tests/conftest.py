@@ -14,8 +14,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from certibayes.bounds.registry import registered
 from certibayes.data import DataSet, Split
 from certibayes.data import _embedded as embedded
+
+from .strategies import VARIANTS
 
 settings.register_profile("certibayes", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("certibayes")
@@ -30,6 +33,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Consoles would keep to the size of the terminal that tests were started from; tests give a width of their own.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Variants in the zoo of networks that it has already are left to ``make test-all``."""
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if parameters.get("name") in VARIANTS:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():
@@ -49,6 +61,14 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def the_same_rules():
+    """Which tests share a process is chance, so none may leave the others with other rules of a layer."""
+    before = registered()
+    yield
+    assert registered() == before, "this test left other rules behind: register them through monkeypatch"
+
+
 @cache
 def _few_digits() -> DataSet:
     whole = embedded.digits()
@@ -59,3 +79,11 @@ def _few_digits() -> DataSet:
 def few_digits(monkeypatch):
     """The first 1,000 of the digits to train on, for tests that do not ask how well a network learns them."""
     monkeypatch.setitem(embedded.EMBEDDED, "digits", _few_digits)
+
+
+@pytest.fixture(scope="module")
+def few_digits_in_module():
+    """The same for fixtures that all tests of a module share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(embedded.EMBEDDED, "digits", _few_digits)
+        yield

@@ -59,6 +59,18 @@ def _slices() -> nn.Module:
     return Functional(forward, first=nn.Linear(5, 8), last=nn.Linear(4, CLASSES))
 
 
+def _picked() -> nn.Module:
+    """Features in another order, some of them twice, and an image beside its mirror image."""
+
+    def forward(self: Functional, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.first(x[:, [4, 0, 2, 2]]))
+        turned = hidden.flip(1) - hidden.repeat(1, 2)[:, 3:9]
+        shuffled = functional.pixel_shuffle(turned[:, :4, None, None], 2).flatten(1)
+        return self.last(torch.cat([turned, shuffled], 1)) + self.last(hidden[:, :5].repeat_interleave(2, dim=1))
+
+    return Functional(forward, first=nn.Linear(4, 6), last=nn.Linear(10, CLASSES))
+
+
 def _dense() -> nn.Module:
     """A dense block: each layer reads all that came before."""
 
@@ -162,9 +174,24 @@ def _prelu() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 3, 3), slopes, nn.Flatten(), nn.Linear(48, 4), nn.PReLU(), nn.Linear(4, CLASSES))
 
 
+# Norms of each example by itself
+
+
+def _norms(*layers: nn.Module) -> nn.Module:
+    """Weights and biases that matter: torch's own are 1 and 0."""
+    net = nn.Sequential(*layers)
+    with torch.no_grad():
+        for module in net.modules():
+            if isinstance(module, (nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm2d, nn.RMSNorm)):
+                for parameter in module.parameters():
+                    parameter.add_(torch.randn_like(parameter))
+    return net
+
+
 LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "channels last": (IMAGE, _channels_last),
     "slices": (VECTOR, _slices),
+    "picked and repeated": (VECTOR, _picked),
     "dense block": (IMAGE, _dense),
     "stacked": (VECTOR, _stacked),
     "paddings": (IMAGE, _paddings),
@@ -212,5 +239,28 @@ LAYERS: dict[str, tuple[tuple[int, ...], Callable[[], nn.Module]]] = {
     "ends in gelu": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.GELU())),
     "ends in silu": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.SiLU())),
     "ends in elu": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.ELU())),
+    "layer norm": (
+        VECTOR,
+        lambda: _norms(nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 6), nn.LayerNorm(6), _head(6)),
+    ),
+    "layer norm of sequences": (
+        (3, 5),
+        lambda: _norms(
+            nn.Linear(5, 4), nn.LayerNorm(4, eps=0.1), nn.Tanh(), nn.LayerNorm((3, 4), bias=False), _head(12)
+        ),
+    ),
+    "group norm": (IMAGE, lambda: _norms(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), _head(64))),
+    "instance norm": (
+        IMAGE,
+        lambda: _norms(
+            nn.InstanceNorm2d(2),
+            nn.Conv2d(2, 3, 3, 2),
+            nn.ReLU(),
+            nn.InstanceNorm2d(3, affine=True, eps=1e-2),
+            _head(12),
+        ),
+    ),
+    "ends in rms norm": (VECTOR, lambda: _norms(nn.Linear(5, CLASSES), nn.RMSNorm(CLASSES, eps=1e-3))),
+    "ends in layer norm": (VECTOR, lambda: _norms(nn.Linear(5, CLASSES), nn.LayerNorm(CLASSES))),
     "log sigmoid": (VECTOR, lambda: nn.Sequential(nn.Linear(5, CLASSES), nn.LogSigmoid())),
 }

@@ -195,6 +195,17 @@ ZOO: dict[str, Callable[[], nn.Module]] = {
     **{name: build for name, (_, build) in LAYERS.items()},
 }
 
+VARIANTS = frozenset({
+    "average pool, negative divisor", "average pool, own divisor", "batch norm on vectors", "batch norm, tiny variance",
+    "circular padding", "clamped, one end", "convolution, dilation and groups", "ends in elu", "ends in gelu",
+    "ends in layer norm", "ends in padding", "ends in rms norm", "ends in silu", "ends in tanh",
+    "factors 0, 1e6, 1e-6", "gelu by tanh, wide", "instance norm", "layer norm of sequences",
+    "leaky relu, slope above 1", "log sigmoid", "max pool, dilated", "no bias", "normalize, tiny std",
+    "same padding, even kernel", "selu and celu", "shift that cancels", "sigmoid, saturated", "silu, wide", "stacked",
+    "tanh, saturated", "transposed convolution, dilated",
+})  # fmt: skip
+"""Networks of whose operations the zoo has others: ``make test-all`` alone holds them to the laws (``conftest.py``)."""
+
 _IMAGES = ("convolution", "max pool", "average pool", "adaptive", "batch norm on images", "batch norm, tiny")
 
 

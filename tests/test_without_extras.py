@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-OPTIONAL = ("matplotlib", "jinja2", "scipy", "torchmetrics", "arviz_stats", "onnx")
+OPTIONAL = ("matplotlib", "jinja2", "scipy", "torchmetrics", "arviz_stats", "onnx", "ray")
 
 BLOCKED = f"""
 import sys
@@ -57,13 +57,14 @@ NEED_FIGURES = {
     "demo": ("demo", "--quick"),
     **{
         study: ("reproduce", study, "--dataset", "digits", "--quick")
-        for study in ("inference", "certification", "uncertainty")
+        for study in ("inference", "certification", "uncertainty", "fig1")
     },
 }
 CALLS = {
     "evaluation": "evaluation.auroc(torch.rand(3), torch.rand(3))",
     "svhn": "svhn_mat.read_mat(pathlib.Path('train_32x32.mat'))",
     "onnx": "cb.networks.from_onnx('net.onnx')",
+    "cluster": "engines.make_engine('ray', workers=None, device=None)",
     "statistical": "concentration.clopper_pearson(concentration.Sums.of(torch.ones(9, 1)), 0.1)",
 }
 
@@ -79,6 +80,8 @@ def without(tmp_path_factory):
         "attack": ("attack", run, "--limit", 5, "--samples", 2, "--steps", 2, "--json"),
         "info": ("info", run, "--json"),
         "evaluate": ("evaluate", run, "--limit", 5),
+        "compare": ("compare", run, run),
+        "report": ("report", run),
         **{name: (*command, "--out", folder / name) for name, command in NEED_FIGURES.items()},
     }
     found = python(
@@ -89,6 +92,7 @@ def without(tmp_path_factory):
         from certibayes import errors, evaluation
         from certibayes.cli import app
         from certibayes.data import _svhn_mat as svhn_mat
+        from certibayes.experiments import engines
         from certibayes.statistical import concentration
         from typer.testing import CliRunner
 
@@ -134,7 +138,7 @@ def test_the_library_works_without_them(without):
 
 
 def test_the_commands_that_need_none_work(answers):
-    for name in ("train", "certify", "attack", "info"):
+    for name in ("train", "certify", "attack", "info", "compare"):
         code, _, error = answers[name]
         assert code == 0, error
     assert json.loads(answers["certify"][1])["n"] == json.loads(answers["attack"][1])["n"] == 5
@@ -150,6 +154,11 @@ def test_a_command_that_needs_one_says_so_before_it_works(name, answers, without
 def test_evaluate_needs_torchmetrics(answers):
     code, _, error = answers["evaluate"]
     assert code == 1 and "torchmetrics" in error and 'pip install "certibayes[evaluation]"' in error
+
+
+def test_report_needs_jinja(answers):
+    code, _, error = answers["report"]
+    assert code == 1 and "jinja2" in error and 'pip install "certibayes[figures]"' in error
 
 
 @pytest.mark.parametrize("extra", CALLS)

@@ -7,9 +7,9 @@ Robustness", AISTATS 2021.
 
 from certibayes import attacks, bounds, data, evaluation, networks, regions, vnnlib, zoo
 from certibayes._version import __version__
-from certibayes.attacks import Attacked, attack
+from certibayes.attacks import Attacked, AttackedRegression, attack, attack_regression
 from certibayes.bounds import Support, supports
-from certibayes.certificates import Certificate, Provenance, Radius, load_certificate
+from certibayes.certificates import Certificate, Provenance, Radius, RegressionCertificate, load_certificate
 from certibayes.certification import (
     Auto,
     Best,
@@ -99,6 +99,7 @@ __all__ = [
     "Algorithm",
     "Assessment",
     "Attacked",
+    "AttackedRegression",
     "Auto",
     "Best",
     "Categorical",
@@ -132,6 +133,7 @@ __all__ = [
     "Quantiles",
     "Radius",
     "Rayleigh",
+    "RegressionCertificate",
     "RobustCategorical",
     "RobustGaussian",
     "Samples",
@@ -146,6 +148,7 @@ __all__ = [
     "__version__",
     "assess",
     "attack",
+    "attack_regression",
     "attacks",
     "bounds",
     "certified_radius",

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.networks import operations as ops
+from certibayes.networks.operations.norms import grouped
+
+from ..curves import textbook
 
 
 def _sequential_dot(x: Tensor, weight: Tensor, bias: Tensor | None, order: Tensor) -> Tensor:
@@ -95,6 +98,28 @@ def _other_average(operation, weights, x, order):
     return total.view_as(operation.evaluate(weights, x))
 
 
+def _mean_in_order(x, order):
+    """Mean over the last dimension, one number after the other."""
+    total = torch.zeros_like(x[..., 0])
+    for index in order(x.shape[-1]).tolist():
+        total = total + x[..., index]
+    return (total / x.shape[-1])[..., None]
+
+
+def _other_center(operation, weights, x, order):
+    groups = grouped(x, operation.groups)
+    return (groups - _mean_in_order(groups, order)).view_as(x)
+
+
+def _other_norm(operation, weights, x, order):
+    """Multiply by the reciprocal of the root, and by that times the weight where it can be drawn together."""
+    groups = grouped(x, operation.groups)
+    scale = 1 / torch.sqrt(_mean_in_order(groups * groups, order) + operation.eps)
+    wide = {role: operation.wide(weight, x) for role, weight in weights.items()}
+    scales = scale.expand_as(groups).reshape(x.shape) * wide.get("weight", 1.0)
+    return x * scales + wide.get("bias", 0.0)
+
+
 OTHER_PROGRAMS: dict[type, Callable] = {
     ops.Linear: _other_linear,
     ops.MatMul: lambda operation, weights, x, order: _sequential_dot(
@@ -111,6 +136,12 @@ OTHER_PROGRAMS: dict[type, Callable] = {
     ops.AvgPool2d: _other_average,
     ops.Tanh: lambda operation, weights, x, order: torch.tanh(x.double()).float(),
     ops.Sigmoid: lambda operation, weights, x, order: torch.sigmoid(x.double()).float(),
+    ops.Center: _other_center,
+    ops.RootMeanSquareNorm: _other_norm,
+    **{
+        kind: lambda operation, weights, x, order: textbook(operation, x)
+        for kind in (ops.ELU, ops.Softplus, ops.GELU, ops.SiLU, ops.Hardswish)
+    },
 }
 
 

@@ -90,7 +90,7 @@ def test_statistics_of_the_batch_have_the_gradient_of_autograd(name, passes, tau
 @pytest.mark.parametrize("passes", PASSES)
 @pytest.mark.parametrize("name", ["relu", "residual", "batch norm on images"])
 def test_what_a_gpu_computes_has_the_gradient_of_autograd(name, passes, monkeypatch):
-    monkeypatch.setattr(activation, "is_fused", lambda *tensors: True)
+    monkeypatch.setattr(activation, "is_fused", lambda *tensors, mapped=False: True)
     graph, tensors = traced(name, dtype=torch.float64)
     agrees(graph, tensors, graph.parameters, passes, inputs(name, 3, 1, torch.float64), smoothed(0.0))
 

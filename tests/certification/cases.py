@@ -9,7 +9,8 @@ from torch import Tensor
 
 from certibayes.bounds import Box, LinearBounder, Rounding, layer_boxes
 from certibayes.bounds.linear import margin_specification
-from certibayes.certification._branch import Search, Trees
+from certibayes.certification._branch import Search
+from certibayes.certification._leaves import Trees
 from certibayes.certification.problem import Problem
 from certibayes.networks import Graph, Params
 from certibayes.prediction import Predictor

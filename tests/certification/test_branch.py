@@ -11,14 +11,18 @@ import certibayes as cb
 from certibayes.attacks import PGD
 from certibayes.bounds import IDEAL, ideal_box, outward, outward_box
 from certibayes.certification import as_method
-from certibayes.certification._branch import CLOSE
+from certibayes.certification._leaves import CLOSE
 from certibayes.errors import InvalidInput
 from certibayes.networks import direct_sums, trace
 
 from ..strategies import ZOO, attacked_points, ball, few_of, inputs, law, outputs_at, points_of, seeds, traced
 from .cases import asked, finish, is_done, search_of
 
-NETWORKS = ["relu", "no bias", "residual", "convolution, stride and padding", "batch norm on images", "residual images"]
+NETWORKS = [
+    "relu", "no bias", "residual", "convolution, stride and padding", "batch norm on images", "residual images",
+    "sequence", "transposed convolution", "dense block", "slices", "paddings", "upsample", "reductions",
+    "products with matrices", "channels last", "average pool, padded, ceil",
+]  # fmt: skip
 
 
 def two_inputs(seed=0, dtype=torch.float64):

@@ -69,18 +69,21 @@ def test_every_leaf_is_below_the_exact_network_also_when_time_runs_out(dtype, se
 def test_a_leaf_that_time_did_not_reach_still_counts(monkeypatch):
     """One leaf at a time, and time for only some of them: the others stay, with their bounds."""
     monkeypatch.setattr(sys.modules[Search.__module__], "LEAVES", 1)
-    net = network(5, [1, 4, 4, 2], 0.0)
-    x = torch.randn(1, 1, generator=generator(5))
+    net = network(1, [1, 6, 6, 2], 0.0)
+    x = torch.randn(1, 1, generator=generator(1))
     center = fractions(x)[0][0]
     knots = knots_of(layers_of(net), center - 2, center + 2)
     graph, params = graph_and_params(trace(net))
+    left = 0
     with torch.no_grad():
         search, trees, _ = search_of(graph, params, outward_box(x, 2.0), torch.tensor([0]), outward(torch.float32))
         for stop in (1, 1, 2, 1, 3, 0, 2):
+            left += max(0, int(trees.open(asked(trees)).sum()) - stop)
             calls = iter(range(1000))
             trees = search.advance(trees, asked(trees), lambda calls=calls, stop=stop: next(calls) >= stop)
             _assert_leaves_hold(trees, knots, [lambda z: z[0] - z[1]])
     assert len(trees.leaves.problem) > 3
+    assert left > 3  # time was up while leaves were open
 
 
 def _two_readers():

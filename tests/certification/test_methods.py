@@ -78,7 +78,7 @@ def test_settings_by_name_and_none_for_the_default():
         (lambda: as_method(cb.Best), r"is the class Best; give an object: method=Best\(\)"),
         (lambda: as_method(3), "method must be one of"),
         (lambda: as_method("theorem1", bounds="magic"), "bounds must be one of ibp, crown, alpha-crown, hull"),
-        (lambda: cb.Elided("crown", "magic"), "intermediates must be one of ibp, crown, auto"),
+        (lambda: cb.Elided("crown", "magic"), "intermediates must be one of ibp, crown, alpha-crown, auto"),
         (lambda: cb.Pairwise(intermediates="crown"), "for linear bounds"),
         (lambda: cb.Joint("ibp"), "joint needs linear bounds"),
         (lambda: as_method("auto", budget=1.0), "only the method best can use a budget, not auto"),

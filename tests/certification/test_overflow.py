@@ -57,7 +57,8 @@ def _assert_only_the_second_is_unanswered(result: cb.Certificate, alone: cb.Cert
     assert not result.certified[1] and not result.open[1]
     assert bool((result.lower[1] == 0).all() and (result.upper[1] >= 1).all())
     assert "Nothing could be concluded about 1 point: the bounds" in result.statement
-    assert not alone.reasons
+    assert "Nothing could be concluded about 1 point: see reasons." in repr(result)
+    assert not alone.reasons and "Nothing" not in repr(alone)
     for name in ("certified", "lower", "upper", "labels", "predicted"):
         assert torch.equal(getattr(result, name)[OTHERS], getattr(alone, name)), name
 

@@ -44,9 +44,9 @@ def counted(monkeypatch):
     counts: dict[str, int] = {}
     real = branch.Search.begin
 
-    def count(self, known, bounds, ended):
+    def count(self, known, bounds, *others):
         counts[bounds] = counts.get(bounds, 0) + len(known)
-        return real(self, known, bounds, ended)
+        return real(self, known, bounds, *others)
 
     monkeypatch.setattr(branch.Search, "begin", count)
     return counts

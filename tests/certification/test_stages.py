@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import certibayes as cb
 from certibayes.certification import BOUNDS, METHODS, Method, stages
-from certibayes.certification._stage import Budgeted, InParts, Stage, WhereSupported, run
+from certibayes.certification._stage import Budgeted, InParts, Stage, Tightened, WhereSupported, run
 from certibayes.certification.clock import Clock
 from certibayes.certification.problem import Problem
 from certibayes.certification.state import State
@@ -126,7 +126,7 @@ def test_every_stage_is_in_some_method():
 def _unwrapped(stage: Stage) -> Stage:
     if isinstance(stage, Budgeted):
         (stage,) = stage.stages
-    return stage.stage if isinstance(stage, WhereSupported) else stage
+    return stage.stage if isinstance(stage, (Tightened, WhereSupported)) else stage
 
 
 LIMITED = [method for method in EVERY_METHOD if method.seconds][1:]

@@ -34,14 +34,15 @@ def test_outputs_of_float_programs_stay_inside(name):
         assert known.all() and np.isfinite(found.lower).all()
         exact, _ = enclose(graph, arrays, Interval(lower.double().numpy(), upper.double().numpy()), EXACT)
         assert (found.lower <= exact.lower).all() and (exact.upper <= found.upper).all()
-        for point in points_of(lower, upper, 12, 0):
-            for batch in (6, 1):
-                with torch.no_grad():
-                    narrow = torch.cat([graph.evaluate(params, part) for part in point.split(batch)]).double().numpy()
-                assert (found.lower <= narrow).all() and (narrow <= found.upper).all()
-            double = graph.evaluate(doubled, point.double()).detach().numpy()
-            slack = 1e-12 * (1 + exact.magnitude)  # a float64 program rounds as well
-            assert (exact.lower - slack <= double).all() and (double <= exact.upper + slack).all()
+        points = points_of(lower, upper, 12, 0)
+        with torch.no_grad():
+            narrow = graph.evaluate(params, points.flatten(0, 1)).unflatten(0, points.shape[:2]).double().numpy()
+            alone = torch.cat([graph.evaluate(params, part) for part in points[-1].split(1)]).double().numpy()
+            double = graph.evaluate(doubled, points.flatten(0, 1).double()).unflatten(0, points.shape[:2]).numpy()
+        for outputs in (narrow, alone):
+            assert (found.lower <= outputs).all() and (outputs <= found.upper).all()
+        slack = 1e-12 * (1 + exact.magnitude)  # a float64 program rounds as well
+        assert (exact.lower - slack <= double).all() and (double <= exact.upper + slack).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -123,6 +124,11 @@ SINGLE = {
     "divide by a parameter": (operations.Divide(), {"divisor": (20,)}, VECTORS, (20,)),
     "shift": (operations.Shift(0.7, sign=-1), {}, VECTORS, (20,)),
     "shift by a parameter": (operations.Shift(offset_sign=-1), {"offset": (20,)}, VECTORS, (20,)),
+    "centered groups": (operations.Center(5), {}, VECTORS, (20,)),
+    "norm": (operations.RootMeanSquareNorm(5, 0.1), {"weight": (20,), "bias": (20,)}, VECTORS, (20,)),
+    "norm of channels": (
+        operations.RootMeanSquareNorm(3, 1e-5, by_channel=True), {"weight": (3,), "bias": (3,)}, IMAGES, (3, 6, 6),
+    ),
 }  # fmt: skip
 
 
@@ -170,6 +176,26 @@ def test_long_sums_cover_this_files_own_rounding():
     assert (found.upper - found.lower > 2.0**-53 * (np.abs(box.lower) @ np.abs(weight.double().numpy()).T)).all()
 
 
+@pytest.mark.parametrize("operation", [operations.Center(), operations.RootMeanSquareNorm()])
+def test_long_groups_cover_sums_in_any_order(operation):
+    """Equal numbers, added one after the other, round the same way again and again."""
+    x = np.repeat(np.array([[0.7], [0.8123], [0.9]], dtype=np.float32), 4096, axis=1)
+    terms = x if isinstance(operation, operations.Center) else x * x
+    mean = np.add.accumulate(terms, axis=-1, dtype=np.float32)[:, -1:] / np.float32(4096)
+    run = x - mean if isinstance(operation, operations.Center) else x / np.sqrt(mean + np.float32(operation.eps))
+    graph = Graph((Node("only", operation, ("input",), shape=(4096,)),), (4096,), ())
+    found, known = enclose(graph, {}, Interval(x.astype(float), x.astype(float)), FLOAT32)
+    assert known.all() and (found.lower <= run).all() and (run <= found.upper).all()
+
+
+def test_a_norm_is_not_known_where_squares_may_overflow_or_eps_is_lost():
+    x = np.array([[2.0**51, 1.0], [2.0, 1.0]])
+    for eps, expected in ((1e-5, [False, True]), (1e-30, [False, False])):
+        node = Node("only", operations.RootMeanSquareNorm(1, eps), ("input",), shape=(2,))
+        _, known = enclose(Graph((node,), (2,), ()), {}, Interval(x, x), FLOAT32)
+        assert known.tolist() == expected
+
+
 def test_sums_that_could_overflow_on_the_way_are_not_known():
     graph = Graph((Node("only", operations.Linear(), ("input",), {"weight": "w"}, (1,)),), (2,), ("w",))
     x = np.array([[2.0**60, 2.0**60], [1.0, 1.0]])
@@ -188,3 +214,11 @@ def test_a_divisor_that_float32_may_flush_to_zero_is_not_known():
     x = np.array([[1e-40]])
     _, known = enclose(Graph((node,), (1,), ()), {}, Interval(x, x), FLOAT32)
     assert not known.any()
+
+
+def test_what_underflows_in_a_norm_may_meet_a_large_weight():
+    """A program may take a quotient of 2⁻¹²⁷ for 0 before it multiplies it by 2³⁰."""
+    node = Node("only", operations.RootMeanSquareNorm(1, 1.0), ("input",), {"weight": "weight"}, shape=(1,))
+    x = np.array([[2.0**-127]])
+    found, _ = enclose(Graph((node,), (1,), ("weight",)), {"weight": np.array([2.0**30])}, Interval(x, x), FLOAT32)
+    assert found.lower[0, 0] <= 0.0 and found.upper[0, 0] >= 2.0**-97

@@ -237,3 +237,22 @@ def test_scores_under_attack_are_beside_those_of_the_points(certifiable_run):
     assert lowest <= record["entropy"] <= highest
     wide = json.loads(invoke("certify", certifiable_run, "--eps", 1.0, "--limit", 5, "--json").stdout)
     assert wide["certified_nll"] == "inf" or wide["certified_nll"] > record["certified_nll"]
+
+
+def test_workers_divide_the_shards(run, tmp_path):
+    arguments = ["certify", str(run), "--samples", "3", "--shard", "5", "--limit", "12"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    for out, more in ((one, []), (two, ["--workers", "1"])):
+        found = invoke(*arguments, "--out", str(out), *more)
+        assert found.exit_code == 0, found.output
+    for name in ("certificate.json", "points.csv"):
+        assert (one / name).read_bytes() == (two / name).read_bytes()
+    assert len(list(two.glob("shard-*.safetensors"))) == 3
+
+
+def test_what_workers_cannot_divide_is_refused(run, tmp_path):
+    refused = invoke("certify", str(run), "--samples", "3", "--limit", "12", "--workers", "2")
+    assert refused.exit_code == 1 and "--out" in refused.output
+    budget = ["--method", "best", "--budget", "5", "--out", str(tmp_path / "out"), "--workers", "1"]
+    refused = invoke("certify", str(run), "--samples", "3", "--limit", "12", *budget)
+    assert refused.exit_code == 1 and "budget" in refused.output

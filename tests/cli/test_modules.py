@@ -66,6 +66,14 @@ def test_the_table_of_evaluate_does_without_a_temperature(members):
     assert result.exit_code == 0 and "unknown" in result.stdout
 
 
+def test_what_certify_prints_does_without_a_temperature(members):
+    folder, _ = members
+    result = invoke("certify", *flags(folder, 0), "--dataset", "digits", "--limit", 4, "--eps", 0.001)
+    assert result.exit_code == 0 and "mutual information" in result.stdout and "temperature" not in result.stdout
+    # All networks that there are were taken, so that none was drawn.
+    assert "fixed weight" in result.stdout and "drawn with" not in result.stdout
+
+
 @pytest.mark.parametrize(
     "spelled",
     [

@@ -12,7 +12,7 @@ from .tiny_files import images, labels, write_idx_set
 
 
 def test_names() -> None:
-    assert names() == ("digits", "diabetes", "mnist", "fashion-mnist", "cifar10", "svhn")
+    assert names() == ("digits", "diabetes", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "svhn")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_corrupt_data_says_what_to_do(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ask", [load, is_available])
 def test_an_unknown_name_is_refused(ask) -> None:
-    with pytest.raises(InvalidInput, match=r"Did you mean 'fashion-mnist'\?.*digits, diabetes, mnist"):
+    with pytest.raises(InvalidInput, match=r"Did you mean 'fashion-mnist'\?.*digits, diabetes, breast-cancer, mnist"):
         ask("FashionMNIST")
     with pytest.raises(InvalidInput, match="There is no data set 'imagenet'"):
         ask("imagenet")

@@ -22,9 +22,10 @@ EVALUATOR = DeepEvaluator(0.1, limit=6, steps=1)
 DIGITS = {"digits": TASKS["digits"]}
 
 
-@pytest.fixture
-def study(tmp_path, few_digits):
-    return tmp_path, run_deep_study(tmp_path, EVALUATOR, DIGITS, seeds=2, quick=True)
+@pytest.fixture(scope="module")
+def study(tmp_path_factory, few_digits_in_module):
+    out = tmp_path_factory.mktemp("deep")
+    return out, run_deep_study(out, EVALUATOR, DIGITS, seeds=2, quick=True)
 
 
 def test_rows_are_a_posterior_the_members_and_all_together(study, monkeypatch):
@@ -92,7 +93,7 @@ def test_tasks_by_data_set_and_by_name():
         chosen_tasks("mnist", ["mnist-papr"])
 
 
-def test_rows_of_another_recipe_are_not_taken_for_these(study, monkeypatch):
+def test_rows_of_another_recipe_are_not_taken_for_these(study):
     out, _ = study
     other = deep_study.replace(TASKS["digits"], settings={**TASKS["digits"].settings, "lam": 0.1})
     with pytest.raises(RunExists, match="rows of digits with other settings"):

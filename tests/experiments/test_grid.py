@@ -1,12 +1,13 @@
 """Grids: every spec in a directory of its own, finished ones kept, unfinished ones continued."""
 
+import copy
 import json
 
 import pytest
 
 from certibayes.errors import Diverged, Interrupted, InvalidInput
 from certibayes.experiments import Evaluator, TrainSpec, grid, run_grid, train
-from certibayes.experiments.grid import run_one
+from certibayes.experiments.grid import _failure, run_one
 
 EVALUATOR = Evaluator(0.05, samples=3, limit=20, steps=2, restarts=1)
 
@@ -48,15 +49,14 @@ def test_what_is_finished_is_not_done_again(tmp_path, counted):
 
 def test_a_stopped_run_goes_on_and_a_trained_one_is_only_evaluated(tmp_path, counted, monkeypatch):
     expected = run_one(SPECS["one"], tmp_path / "expected", EVALUATOR)
-    real = grid._evaluate
 
     def stop(*arguments):
         raise Interrupted("stop")
 
-    monkeypatch.setattr(grid, "_evaluate", stop)
-    with pytest.raises(Interrupted):
-        run_one(SPECS["one"], tmp_path / "one", EVALUATOR)
-    monkeypatch.setattr(grid, "_evaluate", real)
+    with monkeypatch.context() as patched:
+        patched.setattr(Evaluator, "evaluate", stop)
+        with pytest.raises(Interrupted):
+            run_one(SPECS["one"], tmp_path / "one", EVALUATOR)
     assert run_one(SPECS["one"], tmp_path / "one", EVALUATOR) == expected
     assert [name for name, _ in counted] == ["expected", "one"]
 
@@ -111,3 +111,22 @@ def test_chains_are_diagnosed(tmp_path):
 def test_no_workers(tmp_path):
     with pytest.raises(InvalidInput, match="workers"):
         run_grid(SPECS, tmp_path, EVALUATOR, workers=0)
+
+
+class Stranger(Exception):
+    """Of a package that another process need not have."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (InvalidInput("no"), InvalidInput),
+        (FileNotFoundError(2, "gone"), FileNotFoundError),
+        (Stranger("odd"), RuntimeError),
+        (ValueError(lambda: 0), RuntimeError),
+    ],
+)
+def test_failures_come_back_from_any_process(raised, kind):
+    failure = _failure(raised)
+    assert type(failure.error) is kind and str(raised) in str(failure)
+    assert str(copy.deepcopy(failure.error)) == str(failure.error)

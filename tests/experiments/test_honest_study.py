@@ -13,7 +13,7 @@ CHOSEN = ("noisy-adam, both", "noisy-adam, standard", "laplace")
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def study(tmp_path_factory, few_digits_in_module):
     out = tmp_path_factory.mktemp("honest")
     recipes = {name: recipe for name, recipe in chosen_recipes(CHOSEN).items() if recipe.architecture == "mlp"}
     evaluation = Evaluation("inverted", samples=5, limit=40)

@@ -76,7 +76,7 @@ def test_the_command_writes_table_figure_and_every_run(tmp_path):
         assert [row["run"] for row in csv.DictReader(file)] == list(specs)
     assert (tmp_path / "table.md").read_text().count("(validated)") == 8
     assert (tmp_path / "temperature.png").read_bytes().startswith(b"\x89PNG")
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == set(specs)
+    assert {path.parent.name for path in (tmp_path / "runs").glob("*/run.json")} == set(specs)
 
 
 def test_an_unknown_study_is_refused():

@@ -9,12 +9,14 @@ import torch
 from certibayes.errors import CorruptFile, InvalidInput
 from certibayes.experiments import TrainSpec, train
 from certibayes.experiments.config import assemble, read_config
+from certibayes.experiments.run import MetricsFile
 from certibayes.inference import MAP, SWAG
 from certibayes.posteriors import DiagonalGaussian
 
 pytestmark = pytest.mark.usefixtures("few_digits")
 
 TINY = {"hidden": (8,), "epochs": 2, "batch_size": 50, "eps": 0.02}
+FINISHED = ["metrics.jsonl", "posterior.safetensors", "run.json", "spec.toml"]
 STEPS = 20
 STARTED = {"algorithm": "swag", "start_epochs": 2, "settings": {"every": 5}, **TINY}
 
@@ -102,7 +104,7 @@ def test_a_run_with_a_start_is_resumed_with_the_same_bits(stage, tmp_path, monke
             break_at(patch, MAP, 1)  # the finished start is not made again
         resumed = train(spec, tmp_path, progress=False, resume=True)
     assert_same(resumed, whole)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["posterior.safetensors", "run.json", "spec.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == FINISHED
 
 
 def test_a_start_of_an_earlier_run_is_not_taken_over(tmp_path, monkeypatch):
@@ -150,7 +152,7 @@ def test_the_temperature_is_chosen_and_leaves_no_checkpoints(tmp_path):
     posterior = train(spec, tmp_path, progress=False, checkpoint_every=0.0)
     curve = posterior.metadata["temperature_curve"]
     assert posterior.metadata["temperature"] == min(curve, key=lambda row: row["validation_loss"])["temperature"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["posterior.safetensors", "run.json", "spec.toml"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == FINISHED
 
 
 def refuse_a_step(monkeypatch):
@@ -186,3 +188,23 @@ def test_a_run_that_cannot_start_leaves_an_unfinished_one_as_it_was(tmp_path, mo
         train(TrainSpec(**TINY), tmp_path, device="mars", overwrite=True, progress=False)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     assert_same(train(spec, tmp_path, progress=False, resume=True), started())
+
+
+def lines_of(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_figures_of_every_epoch_are_kept_from_the_first_on(tmp_path):
+    seen = []
+    posterior = train(
+        TrainSpec(**TINY), tmp_path, progress=False, callbacks=(lambda record: seen.append(record["epoch"]),)
+    )
+    assert lines_of(tmp_path) == posterior.metadata["history"]
+    assert [line["epoch"] for line in lines_of(tmp_path)] == seen == [1.0, 2.0]
+
+
+def test_an_epoch_that_is_made_again_is_kept_once(tmp_path):
+    keep = MetricsFile(tmp_path / "metrics.jsonl")
+    for epoch in (1.0, 2.0, 3.0, 2.0):
+        keep({"epoch": epoch, "loss": 10 * epoch, "run": 4.0})
+    assert lines_of(tmp_path) == [{"epoch": 1.0, "loss": 10.0}, {"epoch": 2.0, "loss": 20.0}]

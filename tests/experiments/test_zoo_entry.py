@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import certibayes as cb
+from certibayes.data import _embedded as embedded
 from certibayes.errors import InvalidInput, RunExists
 from certibayes.experiments import TrainSpec, add_to_zoo, load_run, train, zoo_entry
 from certibayes.experiments.evaluate import log_probabilities
@@ -21,14 +22,13 @@ TEST = 60
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_images(request):
+def few_images():
     """The digits, but few of them."""
-    patch = pytest.MonkeyPatch()
-    digits = cb.data.load("digits")
+    digits = embedded.digits()
     few = replace(digits, train=_first(digits.train, 100), test=_first(digits.test, TEST))
-    patch.setattr(cb.data, "load", lambda name, data_dir=None: few)
-    yield few
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(embedded.EMBEDDED, "digits", lambda: few)
+        yield few
 
 
 def _first(split, number):

@@ -10,6 +10,8 @@ import certibayes as cb
 from certibayes.networks.batch_norm import statistics_of
 from certibayes.support.stacks import count, pick
 
+from ..strategies import in_turn
+
 ALGORITHMS = {
     "swag": cb.SWAG(lr=0.01, start=0.3, rank=3, every=1),
     "swag on Adam": cb.SWAG(lr=0.003, start=0.3, rank=3, every=1, optimizer="adam"),
@@ -56,8 +58,7 @@ CASES = {**{name: lambda name=name: fitted(name) for name in ALGORITHMS}, "three
 CASES["laplace on cnn7"] = lambda: fitted("laplace", cb.networks.cnn7)
 
 
-@pytest.mark.parametrize("samples", [10, 35])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "samples"), in_turn(CASES, [10, 35]))
 def test_it_is_stored_and_certified(name, samples, tmp_path):
     posterior = CASES[name]()
     number = samples if posterior.held is None else min(samples, posterior.held)

@@ -15,7 +15,7 @@ import certibayes as cb
 from certibayes.inference._kink import PRECISE, kink_curvatures
 from certibayes.likelihoods import Batch
 
-from ..strategies import law
+from ..strategies import in_turn, law
 from .cases import LIKELIHOODS, data_for, fit, network, target_for
 
 NODES = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
@@ -139,8 +139,7 @@ def one_weight(algorithm, temperature=1.0):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("temperature", [1.0, 0.25])
+@pytest.mark.parametrize(("name", "temperature"), in_turn(METHODS, [1.0, 0.25]))
 def test_one_weight_is_as_wide_as_its_kink_allows(name, temperature):
     posterior = one_weight(METHODS[name], temperature)
     std = float(posterior.sample(4000, torch.Generator().manual_seed(0))["weight"].std())

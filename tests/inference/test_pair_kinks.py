@@ -20,7 +20,7 @@ from certibayes.inference._many import ManyTarget
 from certibayes.inference._pair_kinks import PRECISE_ROUNDS, ROUNDS, laplacians, pair_deviations
 from certibayes.likelihoods import PAIRS, Batch
 
-from ..strategies import law
+from ..strategies import in_turn, law
 from .cases import LIKELIHOODS, batch_norm_net, data_for, fit, network, target_for
 
 MARGINS = LIKELIHOODS["ibp-margins"]
@@ -78,7 +78,7 @@ def test_the_gaussian_is_the_nearest(seed, scale):
     torch.testing.assert_close(found, log_std.detach().exp(), rtol=5e-4, atol=0)
 
 
-@law(10)
+@law(5)
 @given(
     seed=st.integers(0, 10**6), classes=st.integers(2, 12), scale=st.sampled_from([0.0, 1e-3, 0.03, 1.0, 30.0]),
     steep=st.sampled_from([0.0, 1e-2, 10.0, 1e5]),
@@ -177,8 +177,7 @@ def two_weights(algorithm, temperature=1.0):
     return posterior.sample(20_000, torch.Generator().manual_seed(0))["1.weight"].squeeze(-1)
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("temperature", [1.0, 0.25])
+@pytest.mark.parametrize(("name", "temperature"), in_turn(METHODS, [0.25, 1.0]))
 def test_two_weights_are_as_wide_as_their_kink_allows(name, temperature):
     """The difference has standard deviation sqrt(π/2) T / (N c), if its own; without correlations sqrt(2) times that.
 

@@ -193,8 +193,13 @@ class TestWordsForSlips:
         ids=["softmax", "log softmax", "function", "method"],
     )
     def test_a_softmax_at_the_end(self, net):
-        words = ("the network ends in", "the likelihood and the predictor apply it", "net[:-1]")
-        self.refuse(*words, error=UnsupportedLayer, net=net)
+        """It is left off, which is said, and the same is trained as without it."""
+        with pytest.warns(UserWarning, match=r"left off.*the likelihood and the predictor apply.*net\[:-1\]"):
+            posterior = fit(net=net)
+        assert posterior.graph.head in ("softmax", "log_softmax")
+        linear = net[0] if isinstance(net, nn.Sequential) else net.layer
+        plain = fit(net=nn.Sequential(linear))
+        assert torch.equal(posterior.predictor()(inputs()), plain.predictor()(inputs()))
 
     def test_a_softmax_in_the_middle_is_a_layer_without_rules(self):
         net = nn.Sequential(nn.Linear(4, 6), nn.Softmax(-1), nn.Linear(6, 3))

@@ -50,6 +50,20 @@ def test_outputs_that_are_all_small_are_no_excuse(monkeypatch):
         trace(net)
 
 
+def test_an_rms_norm_without_eps_is_that_of_its_own_precision_when_it_is_compared():
+    """Torch's default: of numbers whose squares are near 1e-7, another precision would have another eps."""
+    net = nn.Sequential(nn.Linear(6, 3), nn.RMSNorm(3))
+    with torch.no_grad():
+        for parameter in net[0].parameters():
+            parameter.mul_(1e-3)
+    traced = trace(net)
+    assert traced.graph.nodes[-1].operation.eps == torch.finfo(torch.float32).eps
+    x = torch.randn(5, 6, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(traced.graph.evaluate(traced.params, x), net(x))
+    assert net[1].eps is None
+    assert trace(net.double()).graph.nodes[-1].operation.eps == torch.finfo(torch.float64).eps
+
+
 def test_a_forward_that_changes_from_call_to_call_is_noticed():
     class Counting(nn.Module):
         def __init__(self):

@@ -66,6 +66,14 @@ CASES = {
     "BatchNormalization of vectors": (
         (1, 2), [node("BatchNormalization", "x s b m v", "y")], {"s": (2,), "b": (2,), "m": (2,), "v": POSITIVE},
     ),
+    "LayerNormalization": (
+        (1, 3, 4),
+        [node("LayerNormalization", "x s b", "k", epsilon=0.01), node("LayerNormalization", "k t", "h", axis=1), FLAT],
+        {"s": (4,), "b": (4,), "t": (3, 4)},
+    ),
+    "InstanceNormalization": (
+        IMAGE, [node("InstanceNormalization", "x s b", "h", epsilon=0.1), FLAT], {"s": (2,), "b": (2,)},
+    ),
     "MaxPool": (IMAGE, [node("MaxPool", "x", "h", kernel_shape=[3, 2], strides=[2, 2], pads=[1, 0, 1, 0]), FLAT], {}),
     "MaxPool, default strides": (IMAGE, [node("MaxPool", "x", "h", kernel_shape=[2, 2]), FLAT], {}),
     "AveragePool": (
@@ -262,6 +270,12 @@ WAYS = {
     ),
     "PRelu by pixel": (IMAGE, [node("PRelu", "x w", "h"), FLAT], {"w": (7,)}, "one for each channel"),
     "Selu of one's own": (VECTOR, [node("Selu", "x", "y", alpha=2.0)], {}, "not those of SELU"),
+    "LayerNormalization of the batch": (
+        VECTOR, [node("LayerNormalization", "x s", "y", axis=0)], {"s": (1, 6)}, "over the batch",
+    ),
+    "LayerNormalization whose mean is used": (
+        VECTOR, [node("LayerNormalization", "x s", "k m"), node("Add", "k m", "y")], {"s": (6,)}, "is used",
+    ),
     "ReduceMean of the batch": (VECTOR, [node("ReduceMean", "x", "y", axes=[0])], {}, "over the batch"),
     "one-sided, dilated": (
         IMAGE, [node("Conv", "x w", "h", pads=[0, 0, 1, 1], dilations=[2, 2]), FLAT], {"w": (3, 2, 2, 2)}, "dilated",

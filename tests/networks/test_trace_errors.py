@@ -88,10 +88,19 @@ REFUSED = {
         VECTOR,
         "two activations, as in attention",
     ),
-    "softmax": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(-1)), VECTOR, "Softmax"),
+    "softmax over the batch": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(0)), VECTOR, "over its classes alone"),
+    "softmax that is read twice": (
+        lambda: _net(lambda self, x: torch.log(self.layer(x).softmax(1) + self.layer(x).softmax(1))),
+        VECTOR,
+        "softmax",
+    ),
     "transpose": (lambda: _net(lambda self, x: self.layer(x.transpose(0, 1))), VECTOR, "transpose"),
     "a part of the batch": (lambda: _net(lambda self, x: self.layer(x)[0]), VECTOR, "first dimension"),
-    "an index that is a list": (lambda: _net(lambda self, x: self.layer(x)[:, [2, 0, 1]]), VECTOR, "list or a tensor"),
+    "an index of a list and None": (
+        lambda: _net(lambda self, x: self.layer(x)[:, None, [2, 0, 1]].flatten(1)),
+        VECTOR,
+        "list or a tensor",
+    ),
     "a concatenated batch": (
         lambda: _net(lambda self, x: torch.cat([self.layer(x)] * 2).chunk(2)[0]),
         VECTOR,
@@ -329,27 +338,6 @@ def test_in_place_operations_are_understood_or_refused(forward):
 def test_normalize_needs_a_positive_std(std):
     with pytest.raises(ValueError, match="positive"):
         Normalize(0.0, std)
-
-
-SOFTMAXES = {
-    "nn.Softmax": lambda: nn.Sequential(nn.Linear(6, 3), nn.Softmax(-1)),
-    "nn.LogSoftmax": lambda: nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(-1)),
-    "F.softmax": lambda: _net(lambda self, x: functional.softmax(self.layer(x), -1)),
-    "F.log_softmax": lambda: _net(lambda self, x: functional.log_softmax(self.layer(x), dim=-1)),
-    "torch.softmax": lambda: _net(lambda self, x: torch.softmax(self.layer(x), -1)),
-    "tensor.softmax": lambda: _net(lambda self, x: self.layer(x).softmax(-1)),
-    "tensor.log_softmax": lambda: _net(lambda self, x: self.layer(x).log_softmax(-1)),
-    "log of softmax": lambda: _net(lambda self, x: torch.log(self.layer(x).softmax(-1))),
-}
-
-
-@pytest.mark.parametrize("kind", SOFTMAXES)
-def test_a_softmax_at_the_end_is_to_be_left_off(kind):
-    message = "leave the softmax off: the likelihood and the predictor apply it"
-    with pytest.raises(UnsupportedLayer, match=message):
-        trace(SOFTMAXES[kind](), VECTOR)
-    for example in (None, VECTOR):
-        assert message in cb.supports(SOFTMAXES[kind](), example).reason
 
 
 def test_a_softmax_inside_is_a_layer_without_rules():

@@ -184,9 +184,23 @@ class TestRefused:
         with pytest.raises(InvalidInput, match="samples must be"):
             cb.Samples.from_dropout(make("signals")[0], samples)
 
-    def test_layers_without_rules(self):
-        with pytest.raises(UnsupportedLayer, match="AlphaDropout"):
-            cb.Samples.from_dropout(nn.Sequential(nn.Dropout(), nn.Linear(5, 3), nn.AlphaDropout()))
+    @pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
+    def test_layers_whose_masks_are_no_factors(self, kind):
+        """They have no effect on the network without dropout, where they are left out; here they would be forgotten."""
+        with pytest.raises(UnsupportedLayer, match=f"{kind.__name__} does not multiply"):
+            cb.Samples.from_dropout(nn.Sequential(nn.Dropout(), nn.Linear(5, 3), kind()))
+
+    def test_functions_whose_masks_are_no_factors(self):
+        class Alpha(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.drop = nn.Linear(5, 3), nn.Dropout()
+
+            def forward(self, x):
+                return nn.functional.alpha_dropout(self.layer(self.drop(x)), 0.5, self.training)
+
+        with pytest.raises(UnsupportedLayer, match="alpha_dropout does not multiply"):
+            cb.Samples.from_dropout(Alpha())
 
     def test_whole_inputs_are_not_dropped(self):
         with pytest.raises(UnsupportedLayer, match=r"Dropout1d acts on vectors.*Use nn\.Dropout"):

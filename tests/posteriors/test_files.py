@@ -339,7 +339,7 @@ def pickling(tree):
         imported = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
         room = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
         modules = {"pickle", "cPickle", "_pickle", "shelve", "marshal", "joblib", "dill", "cloudpickle"}
-        if modules & {name.partition(".")[0] for name in [*imported, room]}:
+        if modules & {name.partition(".")[0] for name in [*imported, room]} or "ForkingPickler" in imported:
             yield ast.unparse(node)
         if room.partition(".")[0] == "torch" and {"load", "save", "serialization"} & set(imported):
             yield ast.unparse(node)
@@ -364,7 +364,8 @@ def test_no_pickle_is_ever_read_or_written():
 @pytest.mark.parametrize(
     "code",
     [
-        "import pickle", "from pickle import loads", "import numpy, dill.session", "from torch import load",
+        "import pickle", "from multiprocessing.reduction import ForkingPickler",
+        "from pickle import loads", "import numpy, dill.session", "from torch import load",
         "torch.load(x)", "reader = torch.save", "from torch.serialization import load", "torch.serialization.load(x)",
         "numpy.load(path, allow_pickle=True)", "numpy.load(path, allow_pickle=chosen)",
     ],

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from certibayes.bounds import Box, ideal_box, outward_box
+from certibayes.regions.box import _next_above
 
 from ..strategies import ball, fractions, law
 
@@ -168,3 +169,34 @@ def test_the_ideal_box_is_the_clipped_ball():
     box = ideal_box(torch.tensor([[0.0, 0.5, 1.0]], dtype=torch.float64), 0.2, (0.0, 1.0))
     torch.testing.assert_close(box.lower, torch.tensor([[0.0, 0.3, 0.8]], dtype=torch.float64))
     torch.testing.assert_close(box.upper, torch.tensor([[0.2, 0.7, 1.0]], dtype=torch.float64))
+
+
+def any_floats(dtype):
+    """Floats of every size and sign, with the ends of all ranges."""
+    integers, info = {4: torch.int32, 8: torch.int64}[torch.finfo(dtype).bits // 8], torch.finfo(dtype)
+    limits, generator = torch.iinfo(integers), torch.Generator().manual_seed(0)
+    drawn = torch.randint(limits.min, limits.max, (20_000,), generator=generator, dtype=integers).view(dtype)
+    ends = [0.0, info.max, info.smallest_normal, info.smallest_normal * info.eps, 1.0, 1.0 - info.eps / 2]
+    ends = torch.tensor(ends, dtype=dtype)
+    return torch.cat([drawn[torch.isfinite(drawn)], ends, -ends])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_next_float_above(dtype):
+    x, infinity = any_floats(dtype), torch.tensor(torch.inf, dtype=dtype)
+    moved = torch.arange(len(x)) % 2 == 0
+    expected = torch.where(moved, torch.nextafter(x, infinity), x)
+    assert torch.equal(_next_above(x, moved), expected)
+    assert _next_above(infinity, torch.tensor(True)) == infinity
+
+
+@pytest.mark.parametrize("eps", [0.1, 3e-8, 1e-42, 1e30])
+def test_floats_of_the_network_are_subtracted_in_any_precision_alike(eps):
+    """So that the corners in the network's precision are outermost: in float64 and rounded they are no further out."""
+    x = any_floats(torch.float32)
+    x = x[x.abs() < 2.0**100]
+    exact = torch.tensor(eps, dtype=torch.float64)
+    rounded = exact.float()
+    rounded = torch.where(rounded.double() < exact, torch.nextafter(rounded, torch.tensor(torch.inf)), rounded)
+    assert bool((x - rounded <= (x.double() - exact).float()).all())
+    assert bool((x + rounded >= (x.double() + exact).float()).all())

@@ -2,9 +2,12 @@
 
 import torch
 
+from certibayes.bounds.rounding import smoothed
+from certibayes.bounds.rules import affine
 from certibayes.inference import _kink as kink
 from certibayes.inference import _meanfield as meanfield
 from certibayes.inference import bbb, ivon, noisy_adam, sghmc, vogn
+from certibayes.likelihoods import _curvature as curvature
 from certibayes.support import adam, descent
 from certibayes.support.fused import fused
 
@@ -17,7 +20,8 @@ NUMBERS = {
     "damping": 0.1,
     "entropy": 0.3,
 }
-NUMBERS |= {"halvings": 5, "n": 200.0, "momentum": 0.9, "friction": 0.1}
+NUMBERS |= {"halvings": 5, "n": 200.0, "momentum": 0.9, "friction": 0.1, "decay": 0.9, "weight": -0.1, "factor": 2.0}
+NUMBERS |= {"rounding": smoothed(0.1)}
 FORMULAS = [
     adam.corrections,
     adam._step,
@@ -26,10 +30,14 @@ FORMULAS = [
     meanfield._sample,
     noisy_adam._move,
     vogn._move,
+    vogn._running_sum,
     ivon._move,
     bbb._sample,
     bbb._move,
     sghmc._move,
+    affine._with_radii,
+    curvature._combined,
+    curvature._products,
 ]
 
 
@@ -41,8 +49,9 @@ def every_function(a, b, c):
         torch.sqrt(a), torch.rsqrt(a), torch.sigmoid(a), torch.nn.functional.softplus(a), torch.lerp(a, b, 0.3),
         torch.lerp(a, b, c), torch.addcmul(a, b, c, value=2.0), torch.addcdiv(a, b, c, value=-2.0),
         a + b, a - b, 1.0 - a, a * b, a / b, 2.0 / a, 2.0 + a, 2.0 * a, 0.9**a, -a, a * (a > b),
-        torch.abs(a - b), torch.neg(a), torch.relu(a - b), torch.exp(a), torch.where(a > b, b, c),
+        torch.abs(a - b), torch.sign(a - b), torch.neg(a), torch.relu(a - b), torch.exp(a), torch.where(a > b, b, c),
         (a + 0.0).add_(b, alpha=3.0).sub_(c).mul_(b).div_(c).square_().sqrt_().rsqrt_(),
+        (a + 0.0).gt_(b), torch.reciprocal(a), (a + 0.0).exp_().gt_(1.5),
         (a + 0.0).addcmul_(b, c, value=0.1).addcdiv_(b, c).lerp_(b, 0.9),
     ]  # fmt: skip
     return tuple(results)
@@ -56,7 +65,7 @@ def arguments_of(formula, without=()):
     generator = torch.Generator().manual_seed(1)
     drawn = {name: torch.rand(7, generator=generator, dtype=torch.float64) + 0.1 for name in names_of(formula)}
     given = formula.__wrapped__.__annotations__
-    numbers = {name: NUMBERS[name] for name in drawn if given.get(name) in ("float", "int")}
+    numbers = {name: NUMBERS[name] for name in drawn if given.get(name) in ("float", "int", "Rounding")}
     return [None if name in without else numbers.get(name, drawn[name]) for name in drawn]
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from certibayes.support.adam import adam_direction, adam_step, bias_correction, zero_moments
+from certibayes.support import adam
+from certibayes.support.adam import Moments, adam_direction, adam_step, bias_correction, zero_moments
 
 STEPS = 30
 
@@ -34,6 +35,32 @@ def test_the_pure_one_is_torchs(betas, decay):
         number = torch.tensor(float(step), dtype=torch.float64)
         params, moments = adam_step(params, {"w": slopes(step)}, towards_zero, moments, number, lr, betas)
         torch.testing.assert_close(params["w"], expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype, rtol", [(torch.float64, 1e-12), (torch.float32, 1e-5)], ids=str)
+@pytest.mark.parametrize("decay", [None, 0.7])
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+def test_one_pass_over_memory_makes_the_same_step(step, decay, dtype, rtol, monkeypatch):
+    """It takes tensors that lie in memory one after another; a decay for each weight is as good as one for all."""
+    generator = torch.Generator().manual_seed(0)
+    w, g, m, v = (torch.randn(5, 8, generator=generator, dtype=torch.float64).to(dtype) for _ in range(4))
+    number, lr = torch.tensor(float(step), dtype=dtype), torch.tensor(0.03, dtype=dtype)
+    every = None if decay is None else {"w": torch.tensor(decay, dtype=dtype)}
+
+    def stepped(w, towards_zero):
+        return adam_step({"w": w}, {"w": g}, towards_zero, Moments({"w": m}, {"w": v.abs()}), number, lr, (0.9, 0.999))
+
+    passes, real = [], adam._in_one_pass
+    monkeypatch.setattr(adam, "_in_one_pass", lambda *given: passes.append(given) or real(*given))
+    found = stepped(w, every)
+    assert len(passes) == 1
+    params, moments = stepped(w.T.contiguous().T, every)
+    assert len(passes) == 1
+    for mine, theirs in zip((found[0], *found[1]), (params, *moments), strict=True):
+        torch.testing.assert_close(mine["w"], theirs["w"], rtol=rtol, atol=rtol)
+    if decay is not None:
+        assert torch.equal(stepped(w, {"w": torch.full_like(w, decay)})[0]["w"], found[0]["w"])
+        assert len(passes) == 2
 
 
 def test_the_pure_one_leaves_its_arguments_alone():

@@ -8,9 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from certibayes.bounds.rules import affine
+from certibayes.likelihoods import _curvature as curvature
 from certibayes.support import adam
 from certibayes.support import fused as module
-from certibayes.support.fused import FUNCTIONS, PACKED, _in_step, _laid_out, _largest, _place, fused, kernel_source
+from certibayes.support.fused import FUNCTIONS, _number_of_results, fused, kernel_source
+from certibayes.support.places import PACKED, Place, dense, laid_out, place_of
 from tests.support.formulas import FORMULAS, arguments_of, every_function, name_of, names_of
 
 
@@ -18,9 +21,9 @@ def interpreted(formula, arguments, packed=False):
     """Run the kernel's source line by line in Python, for each element."""
     constants = [... if isinstance(argument, torch.Tensor) else argument for argument in arguments]
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
-    source, name, results = kernel_source(
-        formula.__wrapped__, constants, ["i"] * len(tensors), [torch.float64] * len(tensors), torch.float64, packed
-    )
+    results = _number_of_results(formula.__wrapped__, tuple(constants))
+    places, types, targets = ["i"] * len(tensors), [torch.float64] * len(tensors), ["i"] * results
+    source, name = kernel_source(formula.__wrapped__, constants, places, types, targets, torch.float64, packed)
     assert f"void {name}(" in source
     assert ("Pack" in source) == packed
     found = torch.zeros(results, 7, dtype=torch.float64)
@@ -65,7 +68,7 @@ def test_every_function_is_tried():
 
 def test_what_a_kernel_cannot_do_is_named():
     with pytest.raises(AttributeError, match="'clamp_'"):
-        kernel_source(lambda a: (a.clamp_(0.0),), [...], ["i"], [torch.float32], torch.float32)
+        kernel_source(lambda a: (a.clamp_(0.0),), [...], ["i"], [torch.float32], ["i"], torch.float32)
 
 
 def test_the_update_of_a_formula_leaves_what_it_was_given():
@@ -74,8 +77,9 @@ def test_the_update_of_a_formula_leaves_what_it_was_given():
         before = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
         formula(*arguments)
         for name, a, b in zip(names_of(formula), arguments, before, strict=True):
-            # Random numbers are drawn for one use, and their memory is used again.
-            if isinstance(a, torch.Tensor) and name != "normal":
+            # Random numbers are drawn, and sums made, for one use, and their memory is used again.
+            used = name == "normal" or formula in (affine._with_radii, curvature._combined)
+            if isinstance(a, torch.Tensor) and not used:
                 assert torch.equal(a, b), (formula.__module__, name)
 
 
@@ -97,24 +101,24 @@ def test_every_element_is_found_in_its_place(sizes, varies, missing, order):
     while missing and shape and shape[0] == 1:
         shape, missing = shape[1:], missing - 1
     tensor = torch.arange(math.prod(shape)).reshape(shape)
-    like = _largest([like])
-    tensor = _laid_out(tensor, like)
-    place = _place(tensor, like)
+    like = dense([like])
+    tensor = laid_out(tensor, like)
+    place = place_of(tensor, like)
     # Memory order of both: as_strided with one dimension.
     memory = tensor.as_strided((tensor.numel(),), (1,))
     expected = torch.empty_like(like, dtype=torch.int64).copy_(tensor.expand(like.shape))
     for i, value in enumerate(expected.as_strided((like.numel(),), (1,)).tolist()):
-        index = {"i": i, "0": 0}[place] if isinstance(place, str) else (i // place[0]) % place[1]
+        index = {"i": i, "0": 0}.get(place.kind, i // (place.a or 1) % (place.b or 1))
         assert memory[index] == value
 
 
 def test_a_kernel_is_launched_with_as_many_threads_as_elements_and_not_for_none(monkeypatch):
     launched = []
 
-    def compiled(formula, constants, kinds, types, made, packed, device):
-        return lambda grid, block, arguments: launched.append((grid[0] * block[0], arguments[-1])), 1
+    def compiled(*settings):
+        return lambda grid, block, arguments: launched.append((grid[0] * block[0], arguments[-1]))
 
-    monkeypatch.setattr(module, "is_fused", lambda *tensors: True)
+    monkeypatch.setattr(module, "is_fused", lambda *tensors, mapped: True)
     monkeypatch.setattr(module, "_compiled", compiled)
     double = fused(lambda a: (2 * a,))
     assert double(torch.rand(0, 3))[0].shape == (0, 3)
@@ -135,7 +139,8 @@ def test_results_can_be_written_in_a_place():
 def test_neighbors_share_a_place_or_lie_side_by_side(each, period, fits):
     """Checked against where each of four neighbors finds its value."""
     places = [[(i + j) // each % period for j in range(PACKED)] for i in range(0, 48, PACKED)]
-    assert _in_step(each, period) == fits
+    place = Place("%", b=period) if each == 1 else Place("/", each, period)
+    assert place.in_step == fits
     if fits:
         assert all(p == [p[0]] * PACKED or p == list(range(p[0], p[0] + PACKED)) for p in places)
 

@@ -56,6 +56,26 @@ def test_gradients_and_vmap_go_through_the_formula_itself():
     assert torch.equal(torch.vmap(lambda a: square(a)[0])(x), x * x)
 
 
+def test_rows_with_gaps_inside_vmap():
+    @fused
+    def combined(a, b, c):
+        return a * b + c, a - b * c
+
+    for width in (40, 42):
+        weights, b, c = torch.rand(5, width), torch.rand(5, 4, 6), torch.rand(5, 6)
+        a = weights[:, 4:28].unflatten(1, (4, 6))
+
+        def own(a, b, c):
+            both = a.new_empty(2, *a.shape)
+            combined(a, b, c, out=both.unbind())
+            return both, *combined(a, b, c)
+
+        found = torch.vmap(own)(weights.cuda()[:, 4:28].unflatten(1, (4, 6)), b.cuda(), c.cuda())
+        expected = torch.vmap(own)(a, b, c)
+        for mine, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(mine.cpu(), theirs)
+
+
 def test_nothing_is_made_of_nothing():
     @fused
     def square(a, b):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from certibayes.attacks._batch import batch_size_for
 from certibayes.attacks._resampled import Resamplable, Resampled
@@ -16,10 +16,11 @@ from certibayes.attacks.ensemble import Ensemble
 from certibayes.attacks.methods import AnyAttack, as_attack, members
 from certibayes.attacks.result import Attacked
 from certibayes.attacks.search import LogProbabilities, Search
+from certibayes.data.points import points_of
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph
 from certibayes.networks.dropout import dropout_refused
-from certibayes.regions import Domain, InputRegion, require_radius_within, resolve_domain
+from certibayes.regions import Domain, InputRegion, radii_by_name, require_radius_within, resolve_domain
 from certibayes.support.checks import inputs_of, labels_of, require_classes, require_count
 from certibayes.support.progress import Report, reporting
 from certibayes.support.seeds import derived_seed
@@ -27,10 +28,10 @@ from certibayes.support.seeds import derived_seed
 
 def attack(  # noqa: PLR0913 - public
     predictor: nn.Module | Resamplable,
-    x: Tensor,
-    y: Tensor | None = None,
+    x: Any,
+    y: Any = None,
     *,
-    eps: float | Tensor,
+    eps: Any,
     method: AnyAttack | Sequence[AnyAttack] = "pgd",
     norm: str = "linf",
     domain: Domain | Literal["predictor"] = "predictor",
@@ -52,9 +53,11 @@ def attack(  # noqa: PLR0913 - public
 
     Args:
         predictor: maps inputs (B, ...) to log-probabilities (B, C), such as ``posterior.predictor()``; or a posterior.
-        x: inputs (B, ...), inside the domain: a tensor, an array or nested lists.
-        y: labels (B,), likewise; the predicted classes by default.
-        eps: radius: a number; one per point, (B,); or, for l-infinity, one per input value, (1, *shape) or (B, *shape).
+        x: inputs (B, ...), inside the domain: a tensor, an array, nested lists or a table of pandas; or what yields
+            inputs with their labels, such as a ``DataLoader``; as ``certify`` takes them.
+        y: labels (B,), likewise; by default those that come with the inputs, else the predicted classes.
+        eps: radius: a number; one per point, (B,); or, for l-infinity, one per input value, (1, *shape) or (B, *shape),
+            or by the names of columns.
         method: ``"fgsm"``, ``"pgd"``, ``"apgd-ce"``, ``"apgd-dlr"``, ``"square"``; ``"apgd"`` for both Auto-PGDs;
             ``"ensemble"`` for all but FGSM; an object with settings of its own, such as
             ``certibayes.attacks.PGD(steps=100)``; or a list of names and objects. Several run in order, each on the
@@ -76,8 +79,13 @@ def attack(  # noqa: PLR0913 - public
     if batch_size is not None:
         require_count(batch_size, "batch_size")
     if getattr(predictor, "task", "classification") != "classification":
-        raise InvalidInput("this predictor does regression; there are no classes to attack.")
-    x = inputs_of(x, "the inputs")
+        raise InvalidInput(
+            "this predictor does regression; there are no classes to attack. attack_regression moves its predictions."
+        )
+    points = points_of(x, y)
+    if isinstance(eps, Mapping):
+        eps = radii_by_name(points.features, eps)
+    x, y = inputs_of(points.x, "the inputs"), points.y
     known = resolve_domain(domain, predictor)
     region = InputRegion.around(x, eps, norm, known)
     require_radius_within(known, eps, norm)

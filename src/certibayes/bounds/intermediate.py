@@ -5,31 +5,55 @@ of each activation are bounded by a backward pass as an output is, one layer aft
 known by then. The result is the better of both, unit by unit.
 
 Only units that may have either sign are worth it: on the others ReLU is linear. So intervals come first, then adaptive
-slopes for the units that these leave unstable, then slopes 0 for those that are unstable still. Units of a convolution
-are bounded over their receptive fields (``bounds.windows``), those of other layers over the whole network.
+slopes for the units that these leave unstable, then slopes 0 for those that are unstable still, and then, if that is
+asked for, slopes that are optimized for every unit (alpha-CROWN; Xu et al., 2021). Units of a convolution are bounded
+over their receptive fields (``bounds.windows``), those of other layers over the whole network.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from certibayes.bounds.linear import Boxes, LinearBounder
+from certibayes.bounds.optimize import ascend
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL, Rounding
+from certibayes.bounds.slopes import adaptive_slopes
 from certibayes.bounds.windows import ReceptiveField, receptive_field
 from certibayes.networks import Graph, Params
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import BatchNorm, LeakyReLU, MaxPool2d, Normalize, ReLU, Reshape, Sigmoid, Tanh
+from certibayes.networks.operations import (
+    ELU,
+    GELU,
+    BatchNorm,
+    Clamp,
+    Hardswish,
+    LeakyReLU,
+    MaxPool2d,
+    Normalize,
+    PReLU,
+    ReLU,
+    Reshape,
+    RootMeanSquareNorm,
+    Sigmoid,
+    SiLU,
+    Softplus,
+    Tanh,
+)
 from certibayes.regions import Box
 from certibayes.support.stacks import is_mapped
 
-KINKED = (ReLU, LeakyReLU)
-NONLINEAR = (*KINKED, Tanh, Sigmoid, MaxPool2d)
+KINKED = (ReLU, LeakyReLU, PReLU)
+"""Linear on either side of 0, so that only units that may have either sign are worth narrowing."""
+
+NONLINEAR = (*KINKED, Tanh, Sigmoid, MaxPool2d, Clamp, ELU, Softplus, GELU, SiLU, Hardswish, RootMeanSquareNorm)
+"""Operations whose relaxations are the better, the narrower their inputs are known."""
 
 VALUE_BY_VALUE = (Reshape, Normalize, BatchNorm)
 """Linear operations that make every output of one input, and no two of the same."""
@@ -37,14 +61,29 @@ VALUE_BY_VALUE = (Reshape, Normalize, BatchNorm)
 SLOPES = ("adaptive", "zero")
 """Tried one after the other, on what is unstable still; the first is the better on networks that need this at all."""
 
+STEPS = 5
+"""Of ascent on the slopes of a unit; more of them gain next to nothing."""
+
+COPIES = 8
+"""Numbers that an ascent holds for each that a backward pass holds."""
+
 EVERY = slice(None)
 
 AT_ONCE = 2**22
 """Coefficients on the largest layer that are held at once: some tens of megabytes for a backward pass."""
 
+AT_ONCE_ON_GPU = 2**26
+"""Fewer would not keep it busy."""
+
 
 def crown_boxes(
-    graph: Graph, params: Params, boxes: Boxes, rounding: Rounding = IDEAL, at_once: int = AT_ONCE
+    graph: Graph,
+    params: Params,
+    boxes: Boxes,
+    rounding: Rounding = IDEAL,
+    at_once: int | None = None,
+    known: Boxes | None = None,
+    steps: int = 0,
 ) -> Boxes:
     """Return boxes of every node, with CROWN bounds on the inputs of activations.
 
@@ -53,26 +92,42 @@ def crown_boxes(
         params: parameters and buffers of one sample.
         boxes: interval bounds, from ``layer_boxes``.
         rounding: the same as theirs.
-        at_once: coefficients on the largest layer that are held at once, which sets the memory that is needed.
+        at_once: coefficients on the largest layer that are held at once, which sets the memory that is needed; by
+            default ``AT_ONCE``, or ``AT_ONCE_ON_GPU``.
+        known: boxes of ``narrowed_layers`` that were found before, for the same inputs; slopes by a word, from which
+            they come, are not tried again then.
+        steps: of ascent on the slopes of each unit that is unstable still (alpha-CROWN; Xu et al., 2021).
     """
-    feeding = {name for node in graph.nodes if isinstance(node.operation, NONLINEAR) for name in node.inputs}
+    wanted = narrowed_layers(graph)
+    at_once = at_once or (AT_ONCE_ON_GPU if boxes[INPUT].center.is_cuda else AT_ONCE)
     bent = {
         name
         for node in graph.nodes
         if isinstance(node.operation, NONLINEAR) and not isinstance(node.operation, KINKED)
         for name in node.inputs
     }
-    exact = first_layers(graph)
     tight: Boxes = {INPUT: boxes[INPUT]}
     for index, node in enumerate(graph.nodes):
         inputs = tuple(tight[name] for name in node.inputs)
         tight[node.name] = rules_for(node.operation).interval(node.operation, node.weights(params), inputs, rounding)
-        if node.name in feeding and node.name not in exact and not isinstance(node.operation, NONLINEAR):
-            part = dataclasses.replace(graph, nodes=graph.nodes[: index + 1])
-            for slopes in SLOPES:
-                layer = _Layer(part, params, tight, rounding, slopes, at_once)
-                tight[node.name] = layer.narrowed(every=node.name in bent)
+        if node.name not in wanted:
+            continue
+        if known is not None:
+            tight[node.name] = known[node.name]
+        layer = _Layer(dataclasses.replace(graph, nodes=graph.nodes[: index + 1]), params, tight, rounding, at_once)
+        for slopes in SLOPES if known is None else ():
+            tight[node.name] = layer.narrowed(Chosen(slopes), every=node.name in bent)
+        if steps > 0:
+            tight[node.name] = layer.narrowed(Chosen("adaptive", steps), every=node.name in bent)
     return tight
+
+
+def narrowed_layers(graph: Graph) -> set[str]:
+    """Return the layers that CROWN may narrow: they feed an activation, and their intervals are not exact."""
+    exact = first_layers(graph)
+    feeding = {name for node in graph.nodes if isinstance(node.operation, NONLINEAR) for name in node.inputs}
+    linear = {node.name for node in graph.nodes if not isinstance(node.operation, NONLINEAR)}
+    return (feeding & linear) - exact
 
 
 def first_layers(graph: Graph) -> set[str]:
@@ -90,6 +145,29 @@ def first_layers(graph: Graph) -> set[str]:
     return exact | by_value
 
 
+class Chosen(NamedTuple):
+    """How lower slopes are chosen: by a word, and from there by so many steps of ascent, for each unit by itself."""
+
+    word: str
+    steps: int = 0
+
+    @property
+    def copies(self) -> int:
+        """How many times as many numbers are held as by a backward pass: an ascent keeps those of all layers."""
+        return COPIES if self.steps else 1
+
+    def lower(self, bounder: LinearBounder, specification: Tensor) -> Tensor:
+        """Bound linear functions of a layer's units, (B, S, *shape), from below, (B, S)."""
+        if self.steps == 0:
+            return bounder.at_input(specification, Relaxation(self.word))
+        quantities = specification.shape[1]
+        start = {
+            name: slopes[:, None].expand(-1, quantities, *slopes.shape[1:])
+            for name, slopes in adaptive_slopes(bounder).items()
+        }
+        return bounder.at_input(specification, ascend(bounder, specification, Relaxation(start), self.steps))
+
+
 @dataclasses.dataclass(frozen=True)
 class _Layer:
     """The last layer of a graph, whose units are to be bounded.
@@ -99,7 +177,6 @@ class _Layer:
         params: parameters and buffers of one sample.
         boxes: of all layers before, and of this one as far as it is known.
         rounding: of the program that runs, or ideal.
-        slopes: lower slopes of activations, by a word.
         at_once: coefficients that are held at once.
     """
 
@@ -107,7 +184,6 @@ class _Layer:
     params: Params
     boxes: Boxes
     rounding: Rounding
-    slopes: str
     at_once: int
 
     @property
@@ -115,21 +191,22 @@ class _Layer:
         """What is known of this layer."""
         return self.boxes[self.graph.nodes[-1].name]
 
-    def narrowed(self, every: bool) -> Box:
+    def narrowed(self, how: Chosen, every: bool) -> Box:
         """Bound units by a backward pass, and intersect with the box that is known.
 
         Args:
+            how: slopes are chosen.
             every: whether to bound all units, or those alone whose sign is not known.
         """
         low, high = (end.flatten(1) for end in self.rounding.ends(self.box))
         if is_mapped(low):
             # Nobody can look at the signs of many networks at once.
             every_unit = torch.arange(low.shape[1], device=low.device).expand(len(low), -1)
-            parts = [self._bounded(EVERY, units) for units in every_unit.split(self._rows_at_once, 1)]
+            parts = [self._bounded(how, EVERY, units) for units in every_unit.split(self._rows_at_once(how), 1)]
             found = torch.cat([lower for lower, _ in parts], 1), torch.cat([upper for _, upper in parts], 1)
         else:
             wanted = torch.ones_like(low, dtype=torch.bool) if every else (low < 0) & (high > 0)
-            found = self._of_some(wanted, low, high)
+            found = self._of_some(how, wanted, low, high)
         new_low, new_high = torch.maximum(low, found[0]), torch.minimum(high, found[1])
         new = box_between_ends(new_low, new_high, self.box.center.dtype, self.rounding)
         # Where nothing is gained the box stays as it is, which is not rounded once more.
@@ -140,7 +217,7 @@ class _Layer:
             torch.where(gained, new.radius.view_as(self.box.radius), self.box.radius),
         )
 
-    def _of_some(self, wanted: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_some(self, how: Chosen, wanted: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
         """Bound the wanted units, (B, units), and return both ends of all of them, (B, units)."""
         low, high = low.clone(), high.clone()
         if not bool(wanted.any()):
@@ -148,21 +225,23 @@ class _Layer:
         field = receptive_field(self.graph, self.params, self.boxes)
         if field is not None:
             rows = wanted.nonzero()
-            low[rows[:, 0], rows[:, 1]], high[rows[:, 0], rows[:, 1]] = self._over_windows(field, rows)
+            low[rows[:, 0], rows[:, 1]], high[rows[:, 0], rows[:, 1]] = self._over_windows(how, field, rows)
             return low, high
-        for points, units in self._parts(wanted):
-            lower, upper = self._bounded(points, units)
+        for points, units in self._parts(wanted, self._rows_at_once(how)):
+            lower, upper = self._bounded(how, points, units)
             # What fills up rows depends on the other points of a batch, and results must not.
             asked = wanted[points].gather(1, units)
             row, column = points[:, None].expand_as(units)[asked], units[asked]
             low[row, column], high[row, column] = lower[asked], upper[asked]
         return low, high
 
-    def _over_windows(self, field: ReceptiveField, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _over_windows(self, how: Chosen, field: ReceptiveField, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Bound units of a convolution, (R, 2) by point and number, over their receptive fields, (R,) each."""
         windowed, shape = field.over(self.boxes), self.graph.output_shape
         found = []
-        for point, unit in (part.unbind(1) for part in rows.split(max(1, self.at_once // (2 * field.largest)))):
+        for point, unit in (
+            part.unbind(1) for part in rows.split(max(1, self.at_once // (2 * field.largest * how.copies)))
+        ):
             channel, place = unit // (shape[1] * shape[2]), unit % (shape[1] * shape[2])
             at = (place // shape[2], place % shape[2])
             one = torch.arange(shape[0], device=unit.device) == channel[:, None]
@@ -170,27 +249,31 @@ class _Layer:
             bounder = LinearBounder(
                 field.graph, self.params, windowed.take(point, at), self.rounding, self._in_place, windowed.inside(at)
             )
-            found.append(bounder.at_input(torch.cat([specification, -specification], 1), Relaxation(self.slopes)))
+            found.append(how.lower(bounder, torch.cat([specification, -specification], 1)))
         lower, negative = torch.cat(found).unbind(1)
         return lower, -negative
 
-    @property
-    def _rows_at_once(self) -> int:
+    def _rows_at_once(self, how: Chosen) -> int:
         """How many units of how many points together are bounded at once over the whole network."""
-        return max(1, self.at_once // (2 * max(box.center[0].numel() for box in self.boxes.values())))
+        return max(1, self.at_once // (2 * how.copies * max(box.center[0].numel() for box in self.boxes.values())))
 
     @property
     def _in_place(self) -> bool:
         """Whether memory may be used again, which on a CPU saves time; where networks are mapped it cannot be."""
         return not self.box.center.is_cuda and not is_mapped(self.box.center)
 
-    def _parts(self, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield points (P,) and units of them (P, S) until all that are wanted were among them; others fill up rows."""
+    def _parts(self, wanted: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield points (P,) and units of them (P, S) until all that are wanted were among them; others fill up rows.
+
+        Args:
+            wanted: units, (B, units).
+            most: units of how many points together.
+        """
         counts = wanted.sum(1)
         # Points with about as many units each, so that little is filled up.
         order = counts.argsort(descending=True)
         numbers = wanted.int().argsort(dim=1, descending=True, stable=True)
-        most, start = self._rows_at_once, 0
+        start = 0
         while start < len(order) and int(counts[order[start]]) > 0:
             count = int(counts[order[start]])
             points = order[start : start + max(1, most // count)]
@@ -198,14 +281,14 @@ class _Layer:
                 yield points, units
             start += len(points)
 
-    def _bounded(self, points: Tensor | slice, units: Tensor) -> tuple[Tensor, Tensor]:
+    def _bounded(self, how: Chosen, points: Tensor | slice, units: Tensor) -> tuple[Tensor, Tensor]:
         """Bound units (P, S) of some points by a backward pass through the whole network, from both sides."""
         boxes = self.boxes if isinstance(points, slice) else {n: box.take(points) for n, box in self.boxes.items()}
         bounder = LinearBounder(self.graph, self.params, boxes, self.rounding, self._in_place)
         every = torch.arange(self.box.center[0].numel(), device=units.device)
         one = (every == units[..., None]).to(self.box.center.dtype)
         specification = torch.cat([one, -one], 1).unflatten(2, self.graph.output_shape)
-        lower, negative = bounder.at_input(specification, Relaxation(self.slopes)).split(units.shape[1], 1)
+        lower, negative = how.lower(bounder, specification).split(units.shape[1], 1)
         return lower, -negative
 
 

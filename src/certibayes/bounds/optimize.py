@@ -57,7 +57,9 @@ def start_relaxation(
     return Relaxation(slopes, cuts, {name: torch.zeros_like(sign) for name, sign in signs.items()}, signs)
 
 
-def ascend(bounder: LinearBounder, specification: Tensor, start: Relaxation, steps: int) -> Relaxation:
+def ascend(
+    bounder: LinearBounder, specification: Tensor, start: Relaxation, steps: int, rate: float = 1.0
+) -> Relaxation:
     """Raise the bounds by gradient ascent in ideal arithmetic, each quantity with a relaxation of its own.
 
     Args:
@@ -65,6 +67,7 @@ def ascend(bounder: LinearBounder, specification: Tensor, start: Relaxation, ste
         specification: coefficients on the outputs, (B, S, *output_shape).
         start: where to begin; slopes that are given by a word stay as they are.
         steps: of ascent.
+        rate: how fast variables move, as a fraction of the usual; less where the start is nearly right.
     """
     ideal = replace(bounder, rounding=IDEAL, in_place=False)
     by_node = not isinstance(start.slopes, str)
@@ -79,9 +82,9 @@ def ascend(bounder: LinearBounder, specification: Tensor, start: Relaxation, ste
     slopes = {} if isinstance(start.slopes, str) else dict(start.slopes)
     coefficients = {name: cuts.coefficients for name, cuts in start.cuts.items()}
     variables = [
-        Variables(slopes, SLOPE_RATE),
-        Variables(coefficients, CUT_RATE),
-        Variables(dict(start.multipliers), MULTIPLIER_RATE, top=None),
+        Variables(slopes, rate * SLOPE_RATE),
+        Variables(coefficients, rate * CUT_RATE),
+        Variables(dict(start.multipliers), rate * MULTIPLIER_RATE, top=None),
     ]
     return relaxation(*climb(total, variables, steps))
 

@@ -62,12 +62,12 @@ class Rounding:
     def magnitude(self, weight: Tensor) -> Tensor:
         """Return |w|, or the smooth bound sqrt(w² + τ²) on it; in outward rounding with its ``weight_underflow``."""
         if self.smoothing > 0.0:
-            return torch.sqrt(weight.square() + self.smoothing**2)
+            return torch.sqrt(torch.square(weight) + self.smoothing**2)
         return weight.abs().add_(self.weight_underflow) if self.outward else weight.abs()
 
     def slope(self, weight: Tensor) -> Tensor:
         """Return the derivative of ``magnitude``, elementwise: of |w|, or of sqrt(w² + τ²) if that is smoothed."""
-        return weight / self.magnitude(weight) if self.smoothing > 0.0 else weight.sign()
+        return weight / self.magnitude(weight) if self.smoothing > 0.0 else torch.sign(weight)
 
     def gamma(self, terms: int) -> float:
         """γₙ = n u / (1 - n u)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -9,7 +10,10 @@ from torch import Tensor, nn
 from certibayes.bounds.registry import registered, rules_for
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import infer_input_shape, trace
-from certibayes.networks.trace import eval_copy, module_operations, require_known_calls, symbolic_trace
+from certibayes.networks.head import remove_head
+from certibayes.networks.trace import eval_copy, module_operations
+from certibayes.networks.tracer import symbolic_trace
+from certibayes.networks.unknown import require_known_calls
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,15 @@ def supports(net: nn.Module, example: Tensor | None = None) -> Support:
         module = eval_copy(net)
         if example is None and infer_input_shape(module) is None:
             traced = symbolic_trace(module)
+            remove_head(traced)
             require_known_calls(traced)
             for operation in module_operations(traced):
                 rules_for(operation)
             return Support(True)
-        for node in trace(net, example).graph.nodes:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what trace leaves off it says when it matters
+            graph = trace(net, example).graph
+        for node in graph.nodes:
             rules_for(node.operation)
     except (UnsupportedLayer, InvalidInput) as error:
         return Support(False, str(error))

@@ -1,5 +1,6 @@
 """What was proved: the records, their words, and their files. This room knows no bounds."""
 
+from certibayes.certificates._page import page_values
 from certibayes.certificates.abstention import Abstention
 from certibayes.certificates.certificate import Certificate
 from certibayes.certificates.files import load_certificate
@@ -15,5 +16,6 @@ __all__ = [
     "Radius",
     "RegressionCertificate",
     "load_certificate",
+    "page_values",
     "read_record",
 ]

@@ -6,7 +6,7 @@ NORMS = {"linf": "l-infinity", "l2": "l2", "l1": "l1"}
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """How networks can be bounded."""
 
-INTERMEDIATES = ("ibp", "crown")
+INTERMEDIATES = ("ibp", "crown", "alpha-crown")
 """What linear bounds can know of the layers in between."""
 
 METHODS = ("auto", "theorem1", "pairwise", "elided", "joint", "best")

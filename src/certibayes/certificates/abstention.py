@@ -11,6 +11,7 @@ from torch import Tensor
 from certibayes.certificates import reading
 from certibayes.certificates.certificate import Certificate
 from certibayes.certificates.result import Stated, require_same_words
+from certibayes.certificates.showing import Intervals
 from certibayes.certificates.words import briefly
 from certibayes.errors import CorruptFile
 
@@ -32,6 +33,10 @@ class Abstention(Stated):
     """
 
     kind: ClassVar[str] = "abstention"
+    table: ClassVar[dict[str, str]] = {
+        "certified": "certified", "confidence": "confidence", "entropy_lower": "entropy_lower",
+        "entropy_upper": "entropy_upper",
+    }  # fmt: skip
 
     certified: Tensor
     confidence: Tensor
@@ -54,6 +59,9 @@ class Abstention(Stated):
             "the mean prediction, in nats, lies between entropy_lower and entropy_upper. Balls, predictor and "
             f"arithmetic are those of this certificate: {self.certificate.statement}"
         )
+
+    def _intervals(self) -> Intervals:
+        return Intervals(self.entropy_lower, self.entropy_upper, "entropy, in nats", self.certified)
 
     def __repr__(self) -> str:
         c = self.certificate

@@ -13,6 +13,7 @@ from certibayes.certificates import reading
 from certibayes.certificates._names import NORMS, ROUNDINGS
 from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
+from certibayes.certificates.showing import Intervals, of_label
 from certibayes.certificates.words import (
     ball_in_words,
     briefly,
@@ -60,6 +61,10 @@ class Certificate(Proved):
     """
 
     kind: ClassVar[str] = "certificate"
+    table: ClassVar[dict[str, str]] = {
+        "label": "labels", "predicted": "predicted", "certified": "certified", "attacked": "attacked",
+        "unknown": "_unknown", "lower": "lower", "upper": "upper",
+    }  # fmt: skip
 
     labels: Tensor
     predicted: Tensor
@@ -116,11 +121,23 @@ class Certificate(Proved):
         """What was proved, in words built from this record alone."""
         return statement(self)
 
+    @property
+    def _unknown(self) -> Tensor | None:
+        """The third answer, where the second was looked for."""
+        return None if self.attacked is None else self.unknown
+
+    def _intervals(self) -> Intervals:
+        ends = of_label(self.lower, self.upper, self.labels)
+        return Intervals(*ends, "probability of the label", self.certified)
+
     def __repr__(self) -> str:
-        count = int(self.certified.sum())
+        count, unanswered = int(self.certified.sum()), len(self.reasons)
+        points = f"{unanswered} point{'' if unanswered == 1 else 's'}"
         return (
             f"Certificate({count} of {len(self)} points certified at {briefly(self.eps, self.norm)}, {self.bounds}, "
-            f"{self.method}, {self.rounding})" + (f" {self.hint}" if self.hint else "")
+            f"{self.method}, {self.rounding})"
+            + (f" {self.hint}" if self.hint else "")
+            + (f" Nothing could be concluded about {points}: see reasons." if unanswered else "")
         )
 
     def to_json(self) -> dict[str, Any]:

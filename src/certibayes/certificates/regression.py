@@ -13,6 +13,7 @@ from certibayes.certificates import reading
 from certibayes.certificates._names import NORMS, ROUNDINGS
 from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import Proved, require_same_words
+from certibayes.certificates.showing import Intervals
 from certibayes.certificates.words import (
     ball_in_words,
     briefly,
@@ -54,6 +55,11 @@ class RegressionCertificate(Proved):
     """
 
     kind: ClassVar[str] = "regression certificate"
+    table: ClassVar[dict[str, str]] = {
+        "reference": "reference", "predicted": "predicted", "lower": "lower", "upper": "upper",
+        "network_lower": "network_lower", "network_upper": "network_upper", "deviation": "deviation",
+        "certified": "certified",
+    }  # fmt: skip
 
     predicted: Tensor
     reference: Tensor
@@ -112,6 +118,10 @@ class RegressionCertificate(Proved):
             "Nothing is said about observation noise, other weight samples, other radii or other kinds of change. "
             f"{origin_in_words(self.provenance)}"
         )
+
+    def _intervals(self) -> Intervals:
+        words = "prediction" if self.lower.shape[1] == 1 else "prediction of the first output"
+        return Intervals(self.lower[:, 0], self.upper[:, 0], words, self.certified, self.predicted[:, 0])
 
     def __repr__(self) -> str:
         certified = self.certified

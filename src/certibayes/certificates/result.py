@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from certibayes.certificates import reading
 from certibayes.certificates.provenance import Provenance
+from certibayes.certificates.showing import Shown
 from certibayes.errors import CorruptFile
 from certibayes.support.files import write_atomically
 
 
-class Stated:
+class Stated(Shown):
     """A record of what was proved, with its words."""
 
     kind: ClassVar[str]
@@ -27,9 +31,44 @@ class Stated:
         """Return everything as plain lists, numbers and strings, with the statement beside it."""
         raise NotImplementedError
 
+    def content(self) -> bytes:
+        """Return the record as its file holds it, so that ``sha256sum`` of the file can be compared with a page."""
+        return (json.dumps(self.to_json(), allow_nan=False) + "\n").encode()
+
     def save(self, path: Path | str) -> None:
         """Write the record as JSON; an earlier file is replaced whole or not at all."""
-        write_atomically(Path(path), (json.dumps(self.to_json(), allow_nan=False) + "\n").encode())
+        write_atomically(Path(path), self.content())
+
+    def page(
+        self,
+        path: Path | str,
+        x: Tensor | None = None,
+        *,
+        names: Sequence[str] = (),
+        features: Sequence[str] = (),
+        show: int | Sequence[int] = 12,
+        title: str = "",
+    ) -> None:
+        """Write a page of HTML that says what was proved, in words for a reader who has never seen a certificate.
+
+        The page holds everything it needs, prints, and runs no scripts. It is not the proof: the record is, which the
+        page names by its SHA-256.
+
+        Args:
+            path: the file.
+            x: the points (B, ...), exactly as they were certified, so that they can be shown: images (B, 1 or 3, H, W)
+                as pictures, others as numbers.
+            names: of the classes, or of the outputs of a regression.
+            features: names of the input values, where these are shown as numbers.
+            show: how many points are shown, or which.
+            title: in the place of the kind of certificate.
+
+        Raises:
+            InvalidInput: x is not what was certified, or names do not fit.
+        """
+        from certibayes.certificates._page import write_page  # it knows every kind of result
+
+        write_page(self, path, x, names=names, features=features, show=show, title=title)  # type: ignore[arg-type]
 
 
 class Traced:

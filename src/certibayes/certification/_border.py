@@ -2,16 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from certibayes.data.points import points_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
-from certibayes.regions import InputRegion, require_radius_within, resolve_domain
+from certibayes.regions import InputRegion, radii_by_name, require_radius_within, resolve_domain
 from certibayes.support.checks import LARGEST, inputs_of
 from certibayes.support.tensors import as_tensor
+
+
+def asked_of(x: Any, y: Any, eps: Any) -> tuple[Any, Any, Any]:
+    """Return points, targets and radii, from whatever yields points; radii by name become one for each feature.
+
+    Args:
+        x: see ``data.points_of``.
+        y: likewise.
+        eps: see ``InputRegion.around``; or radii by the names of columns, for points in a table of pandas.
+
+    Raises:
+        InvalidInput: they cannot be used.
+    """
+    points = points_of(x, y)
+    if isinstance(eps, Mapping):
+        if not points.features:
+            raise InvalidInput(
+                "radii by name need points with named columns: a table of pandas, or a data set with features. For "
+                "other points certibayes.regions.radii_by_name(names, radii) makes a tensor of them."
+            )
+        eps = radii_by_name(points.features, eps)
+    return points.x, points.y, eps
 
 
 def region_for(predictor: Predictor, x: Any, eps: Any, norm: str, domain: Any) -> InputRegion:

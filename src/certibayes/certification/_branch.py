@@ -2,62 +2,59 @@
 
 A ReLU whose input may have either sign is what linear bounds lose by. On a branch where its sign is fixed it loses
 nothing, and the smallest bound of all branches holds for the whole box. Leaves below the wanted margin are split and
-bounded again with optimized slopes and cuts, and with multipliers for the signs that are fixed (beta-CROWN; Wang et
-al., 2021; Bunel et al., 2020). It can be stopped at any time; what is proved stays proved.
+bounded again with optimized slopes, and with multipliers for the signs that are fixed (beta-CROWN; Wang et al., 2021;
+Bunel et al., 2020); in dense networks with cuts as well. A leaf begins with the boxes of the layers that the root has,
+the inputs of its fixed activations cut to their sign, and with the slopes and multipliers of its parent. It can be
+stopped at any time; what is proved stays proved.
 
-Which activation to split: the linear bound of a leaf has its minimum at a corner x* of the box. What the network
-really gives there exceeds the bound by what each relaxation loses at x*; the largest loss is split. The margin at x* is
-also more than the smallest one there is, so no leaf is asked for more than that.
+Any slopes in [0, 1] and multipliers >= 0 are sound, so they are found in any arithmetic; what counts is the bound that
+they give in the rounding of the program, by one more backward pass. Which activation to split: see
+``certification._branching``. The margin at the corner where a bound is smallest is more than the smallest one there is,
+so no leaf is asked for more than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Box, Rounding
-from certibayes.bounds.cuts import Cuts, cut_layers, cut_values
-from certibayes.bounds.linear import Boxes, LinearBounder, LinearFunction
+from certibayes.bounds import IDEAL, Box, Rounding
+from certibayes.bounds.cuts import cut_layers
+from certibayes.bounds.linear import Boxes, LinearBounder
 from certibayes.bounds.optimize import HULL_STEPS, MOST_CUTS, ascend, start_relaxation
 from certibayes.bounds.optimize import STEPS as ALPHA_STEPS
-from certibayes.bounds.relaxation import Relaxation
+from certibayes.bounds.relaxation import Relaxation, Slopes
+from certibayes.bounds.slopes import WORDS, better_start
+from certibayes.certification._branching import BY_SCORE, best_of, scores_at
+from certibayes.certification._leaves import LARGEST, Grown, Leaves, Start, Trees, joined
 from certibayes.certification.clock import Ended, never
 from certibayes.certification.network_bounds import MEMORY
 from certibayes.networks import Graph, Node, Params
+from certibayes.networks import operations as ops
 from certibayes.networks.graph import INPUT
-from certibayes.networks.operations import (
-    AdaptiveAvgPool2d,
-    Add,
-    AvgPool2d,
-    BatchNorm,
-    Conv2d,
-    Divide,
-    LeakyReLU,
-    Linear,
-    MaxPool2d,
-    Multiply,
-    Normalize,
-    ReLU,
-    Reshape,
-    Shift,
-    Sigmoid,
-    Subtract,
-    Tanh,
-)
 from certibayes.regions import lowest_point
 
 STEPS = 20
-"""Of gradient ascent on slopes, cuts and multipliers, for each new leaf."""
+"""Of gradient ascent on slopes, cuts and multipliers, for each new leaf with cuts, which begin as chords."""
+
+STEPS_FROM_PARENT = 10
+"""The same without cuts: slopes and multipliers are the parent's, and nearly right."""
+
+RATE_FROM_PARENT = 0.25
+"""How fast these move, as a fraction of the rates at the root."""
 
 LEAVES = 32
-"""Leaves bounded at once on a CPU: their cuts should stay in its cache."""
+"""Leaves split at once on a CPU: what is known of them should stay in its cache."""
 
-LEAVES_ON_GPU = 256
+LEAVES_ON_GPU = 4096
+
+LEAST_KEPT = 1024
+"""Leaves that are kept however little memory there is: of each there are but a sign and a variable for every unit."""
 
 COPIES = 90
 """About how many numbers the ascent on a leaf holds for each value of the network: slopes, their moments and gradients,
@@ -77,93 +74,11 @@ class Root(NamedTuple):
 ROOTS = {"crown": Root(False, 0), "alpha-crown": Root(False, ALPHA_STEPS), "hull": Root(True, HULL_STEPS)}
 
 LINEAR = (
-    AdaptiveAvgPool2d, Add, AvgPool2d, BatchNorm, Conv2d, Divide, Linear, Multiply, Normalize, Reshape, Shift, Subtract,
+    ops.AdaptiveAvgPool2d, ops.Add, ops.AvgPool2d, ops.BatchNorm, ops.Concatenate, ops.Conv1d, ops.Conv2d,
+    ops.ConvTranspose2d, ops.Divide, ops.Linear, ops.MatMul, ops.Mean, ops.Multiply, ops.Normalize, ops.Pad,
+    ops.Permute, ops.Reshape, ops.Shift, ops.Slice, ops.Subtract, ops.Sum, ops.Upsample,
 )  # fmt: skip
 """Operations whose backward rules need to know of their input only how large it can be."""
-
-CLOSE = 0.01
-"""How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
-
-
-class Leaves(NamedTuple):
-    """Leaves of the trees of all problems.
-
-    Attributes:
-        problem: which problem each belongs to, (L,).
-        signs: of the activations that are fixed, int8 (L, H); 0 where both are possible.
-        bound: lower bound on the margin, float64 (L,).
-        choice: activation to split next, (L,).
-        loss: what its relaxation loses, (L,); 0 where nothing is left to split.
-        found: margin of the network itself at the corner where the bound is smallest, (L,).
-    """
-
-    problem: Tensor
-    signs: Tensor
-    bound: Tensor
-    choice: Tensor
-    loss: Tensor
-    found: Tensor
-
-    def take(self, which: Tensor) -> Leaves:
-        """Return some of the leaves."""
-        return Leaves(*(column[which] for column in self))
-
-
-class Grown(NamedTuple):
-    """Leaves that were bounded, the corner of the box where the bound of each is smallest, and for roots A and d."""
-
-    leaves: Leaves
-    corner: Tensor
-    function: LinearFunction | None = None
-
-
-class Trees(NamedTuple):
-    """What a search knows about its P problems so far.
-
-    Attributes:
-        known: lower bounds that were known before, float64 (P,).
-        leaves: of all trees.
-        smallest: smallest margin that the network was seen to have, float64 (P,); infinite where it was not looked at.
-        worst_inputs: where, (P, *input_shape).
-        coefficients: A of a linear function of the input below the margin, A x + d, (P, *input_shape).
-        offsets: d, float64 (P,).
-    """
-
-    known: Tensor
-    leaves: Leaves
-    smallest: Tensor
-    worst_inputs: Tensor
-    coefficients: Tensor
-    offsets: Tensor
-
-    @property
-    def bounds(self) -> Tensor:
-        """Best known lower bound of each problem, float64 (P,)."""
-        worst = torch.full_like(self.known, torch.inf)
-        worst = worst.scatter_reduce(0, self.leaves.problem, self.leaves.bound, "amin")
-        return torch.maximum(self.known, worst)
-
-    def open(self, wanted: Tensor) -> Tensor:
-        """Tell which leaves have to be split for margins that are ``wanted`` of each problem, (P,)."""
-        target = torch.minimum(wanted, self.smallest - CLOSE)
-        return (self.leaves.bound < target[self.leaves.problem]) & (self.leaves.loss > 0)
-
-    def with_inputs(self, problem: Tensor, found: Tensor, inputs: Tensor) -> Trees:
-        """Record what the network gives at some inputs, (L, *input_shape)."""
-        smallest = self.smallest.scatter_reduce(0, problem, found, "amin")
-        closest = (found == smallest[problem]).nonzero().squeeze(-1)
-        worst = self.worst_inputs.clone()
-        worst[problem[closest]] = inputs[closest]
-        return self._replace(smallest=smallest, worst_inputs=worst)
-
-    def with_functions(self, problem: Tensor, function: LinearFunction) -> Trees:
-        """Record linear functions (L, 1, *input_shape) below the margins of some problems, (L,), none twice."""
-        # One that is no number says nothing, and the constant that was known before still holds.
-        found, offset = (part[:, 0] for part in function)
-        is_number = torch.isfinite(found.flatten(1)).all(1) & torch.isfinite(offset)
-        coefficients, offsets = self.coefficients.clone(), self.offsets.clone()
-        coefficients[problem[is_number]], offsets[problem[is_number]] = found[is_number], offset[is_number]
-        return self._replace(coefficients=coefficients, offsets=offsets)
 
 
 @dataclass(frozen=True)
@@ -177,7 +92,7 @@ class Search:
         point: whose boxes each problem has, (P,).
         specification: coefficients of each problem's margin on the outputs, (P, 1, *output_shape).
         rounding: of the program that runs.
-        memory: bytes for the leaves that are bounded at once.
+        memory: bytes for the leaves that are bounded at once, and as much again for those that are kept.
     """
 
     graph: Graph
@@ -198,39 +113,103 @@ class Search:
         """How many units each of them has; H in all."""
         return [torch.Size(node.shape).numel() for node in self.relus]
 
-    def begin(self, known: Tensor, bounds: str, ended: Ended = never) -> Trees:
+    @cached_property
+    def has_cuts(self) -> bool:
+        """Whether leaves have cuts: where every ReLU can. Beside convolutions they cost more than the splits saved."""
+        relus = {node.name for node in self.graph.nodes if isinstance(node.operation, ops.ReLU)}
+        return relus <= cut_layers(self.graph).keys()
+
+    def begin(self, known: Tensor, bounds: str, ended: Ended = never, start: Start | None = None) -> Trees:
         """Bound the roots.
 
         Args:
             known: lower bounds that are known already, float64 (P,).
             bounds: one of ``ROOTS``.
             ended: tells when to stop; what is not bounded by then keeps its known bound.
+            start: what was best for the same problems of a network much like this one; half the ascent is saved where
+                it is known. Cuts begin as chords in any case.
         """
-        count, device = len(known), known.device
-        signs = torch.zeros(count, sum(self.unit_counts), dtype=torch.int8, device=device)
+        count, device, units = len(known), known.device, sum(self.unit_counts)
         roots, nothing = torch.arange(count, device=device), torch.zeros_like(known)
         unseen = torch.full_like(known, torch.inf)
-        leaves = Leaves(roots, signs, known, torch.zeros_like(roots), nothing, unseen)
+        leaves = Leaves(
+            problem=roots,
+            signs=torch.zeros(count, units, dtype=torch.int8, device=device),
+            variables=torch.zeros(count, units, dtype=torch.float16, device=device),
+            bound=known,
+            choices=torch.full((count, 2 * min(BY_SCORE, units)), -1, device=device),
+            loss=nothing.to(self.specification.dtype),
+            found=unseen,
+        )
         middle = self.boxes[INPUT].center[self.point]
-        trees = Trees(known, leaves, unseen, middle, torch.zeros_like(middle), known)
-        return self._in_parts(trees, leaves, lambda part: self._root(part, ROOTS[bounds]), ended)
+        trees = Trees(known, leaves, unseen, middle, torch.zeros_like(middle), known, nothing, nothing)
+        start = None if self.has_cuts else start
+        return self._in_parts(trees, leaves, lambda part: self._root(part, ROOTS[bounds], start), ended)
 
-    def advance(self, trees: Trees, wanted: Tensor, ended: Ended = never) -> Trees:
-        """Split every leaf once that is open for margins ``wanted`` of each problem, (P,), as long as there is time."""
+    def advance(
+        self,
+        trees: Trees,
+        wanted: Tensor,
+        ended: Ended = never,
+        most: int | None = None,
+        priority: Tensor | None = None,
+    ) -> Trees:
+        """Split leaves once that are open for margins ``wanted`` of each problem, (P,), as long as there is time.
+
+        Args:
+            trees: what is known.
+            wanted: margins.
+            ended: tells when to stop.
+            most: leaves that are split, or None for all that are open.
+            priority: of each problem, (P,): the leaves of the lowest come first.
+        """
         chosen = trees.open(wanted)
         if not bool(chosen.any()):
             return trees
-        grown = self._in_parts(trees, trees.leaves.take(chosen), self._children, ended, children=2)
-        return grown._replace(leaves=_joined([trees.leaves.take(~chosen), grown.leaves]))
+        target = trees.target(wanted)
+        which = chosen.nonzero().squeeze(-1)
+        if most is not None and len(which) > most:
+            # The lowest bounds first, and then, stably, by problem.
+            which = which[trees.leaves.bound[which].argsort()]
+            if priority is not None:
+                which = which[priority[trees.leaves.problem[which]].argsort(stable=True)]
+            which = which[:most]
+            chosen = torch.zeros_like(chosen).index_fill(0, which, True)
+        some = trees.leaves.take(which)
+        grown = self._in_parts(trees, some, lambda part: self._children(part, target), ended, children=2)
+        return grown._replace(leaves=joined([trees.leaves.take(~chosen), grown.leaves]))
+
+    def at_once(self, children: int = 2) -> int:
+        """How many leaves with so many children each are bounded at once."""
+        most = LEAVES_ON_GPU if self.specification.is_cuda else LEAVES
+        return max(1, min(most, self.memory // (children * self._bytes_of_leaf)))
+
+    def _most_leaves(self, searches: int) -> int:
+        """How many leaves each of so many searches may keep."""
+        # Signs and variables, and a copy while others are put beside them.
+        return max(LEAST_KEPT, self.memory // searches // (2 * 3 * sum(self.unit_counts) + 128))
+
+    def within_memory(self, trees: Trees, priority: Tensor, searches: int = 1) -> Trees:
+        """Give up the problems of the highest priority number, (P,), until the leaves of the others can be kept.
+
+        The memory is that of so many ``searches`` in all.
+        """
+        most = self._most_leaves(searches)
+        if len(trees.leaves.problem) <= most:
+            return trees
+        counts = torch.bincount(trees.leaves.problem, minlength=len(priority))
+        order = priority.argsort()
+        # The first stays: it may have all the room that there is.
+        too_many = counts[order].cumsum(0) > most // 2
+        too_many[:1] = counts[order[:1]] > most
+        return trees.closed(torch.zeros_like(too_many).index_put((order,), too_many))
 
     def _in_parts(
         self, trees: Trees, leaves: Leaves, work: Callable[[Leaves], Grown], ended: Ended, children: int = 1
     ) -> Trees:
         """Return what is known after some work on leaves, as many at once as is good; they become its leaves."""
-        most = LEAVES_ON_GPU if trees.known.is_cuda else LEAVES
-        at_once = max(1, min(most, self.memory // (children * self._bytes_of_leaf)))
         done = []
-        for part in torch.arange(len(leaves.problem), device=trees.known.device).split(at_once):
+        for part in torch.arange(len(leaves.problem), device=trees.known.device).split(self.at_once(children)):
             some = leaves.take(part)
             if ended():
                 done.append(some)
@@ -240,36 +219,70 @@ class Search:
             trees = trees.with_inputs(grown.leaves.problem, grown.leaves.found, grown.corner)
             if grown.function is not None:
                 trees = trees.with_functions(some.problem, grown.function)
-        return trees._replace(leaves=_joined(done))
+            else:
+                trees = trees.with_gains(grown.leaves.problem, some.bound.repeat(children), grown.leaves.bound)
+        return trees._replace(leaves=joined(done))
 
     @property
     def _bytes_of_leaf(self) -> int:
         """About what the ascent on one leaf takes: its choices, moments and slopes, and a backward pass."""
         values = sum(torch.Size(node.shape).numel() for node in self.graph.nodes)
         fed = [layer.weights(self.params)["weight"].shape[1] for layer in cut_layers(self.graph).values()]
-        return self.specification.element_size() * (COPIES * values + COPIES_OF_CUTS * MOST_CUTS * sum(fed))
+        cuts = COPIES_OF_CUTS * MOST_CUTS * sum(fed) if self.has_cuts else 0
+        return self.specification.element_size() * (COPIES * values + cuts)
 
-    def _root(self, leaves: Leaves, how: Root) -> Grown:
+    def _root(self, leaves: Leaves, how: Root, before: Start | None) -> Grown:
         """Bound roots, and find the linear functions below their margins."""
         bounder, specification = self._bounder(leaves), self.specification[leaves.problem]
-        chosen = ascend(bounder, specification, start_relaxation(bounder, specification, how.hull, {}), how.steps)
+        start = start_relaxation(bounder, specification, how.hull and self.has_cuts, {})
+        ideal = replace(bounder, rounding=IDEAL)
+        zero, adaptive = (ideal.at_input(specification, Relaxation(word)) for word in WORDS)
+        slopes, steps = better_start(bounder, zero, adaptive), how.steps
+        if before is not None:
+            other = self._relaxation(bounder, leaves._replace(variables=before.variables[leaves.problem]))
+            better = ideal.at_input(specification, other) > torch.maximum(zero, adaptive)
+            slopes = _where(better, other.slopes, slopes)
+            steps = (steps + 1) // 2 if bool(before.is_known[leaves.problem].all()) else steps
+        chosen = ascend(bounder, specification, replace(start, slopes=slopes), steps)
         return self._bounded(bounder, leaves, chosen)._replace(function=bounder.function(specification, chosen))
 
-    def _children(self, leaves: Leaves) -> Grown:
+    def _children(self, leaves: Leaves, target: Tensor) -> Grown:
         """Bound the two children of every leaf."""
-        both = []
-        for sign in (1, -1):
-            signs = leaves.signs.clone()
-            signs.scatter_(1, leaves.choice[:, None], torch.full_like(leaves.signs[:, :1], sign))
-            both.append(leaves._replace(signs=signs))
-        return self.with_signs(_joined(both))
+        choice = self._choice(leaves, target[leaves.problem])
+        return self.with_signs(joined([_with_sign(leaves, choice, sign) for sign in (1, -1)]))
+
+    def _choice(self, leaves: Leaves, target: Tensor) -> Tensor:
+        """Return the activation to split in each leaf, (L,), by a look at the children of all candidates."""
+        children = []
+        for choice in leaves.choices.unbind(1):
+            both = joined([_with_sign(leaves, choice.clamp(min=0), sign) for sign in (1, -1)])
+            bounder = replace(self._bounder(both), rounding=IDEAL)
+            found = bounder.at_input(self.specification[both.problem], self._relaxation(bounder, both))
+            children.append(found.view(2, -1).T)
+        return best_of(torch.stack(children, 1), leaves.bound, target, leaves.choices)
 
     def with_signs(self, leaves: Leaves) -> Grown:
         """Bound leaves on the part of the box where their fixed activations have their signs."""
         bounder, specification = self._bounder(leaves), self.specification[leaves.problem]
-        fixed = {name: sign[:, None].to(specification.dtype) for name, sign in self._by_node(leaves.signs).items()}
-        chosen = ascend(bounder, specification, start_relaxation(bounder, specification, True, fixed), STEPS)
+        start = self._relaxation(bounder, leaves, hull=self.has_cuts)
+        if self.has_cuts:
+            chosen = ascend(bounder, specification, start, STEPS)
+        else:
+            chosen = ascend(bounder, specification, start, STEPS_FROM_PARENT, RATE_FROM_PARENT)
         return self._bounded(bounder, leaves, chosen)
+
+    def _relaxation(self, bounder: LinearBounder, leaves: Leaves, hull: bool = False) -> Relaxation:
+        """Return the relaxation of leaves that their variables are of."""
+        specification, variables = self.specification[leaves.problem], self._by_node(leaves.variables)
+        signs = {name: sign[:, None].to(specification) for name, sign in self._by_node(leaves.signs).items()}
+        start = start_relaxation(bounder, specification, hull, signs)
+        assert not isinstance(start.slopes, str)
+        values = {name: value[:, None].to(specification).clamp(min=0.0) for name, value in variables.items()}
+        return replace(
+            start,
+            slopes={**start.slopes, **{name: value.clamp(max=1.0) for name, value in values.items()}},
+            multipliers={name: value * signs[name].abs() for name, value in values.items()},
+        )
 
     def _bounder(self, leaves: Leaves) -> LinearBounder:
         boxes = self.boxes_of(leaves.problem, leaves.signs)
@@ -277,15 +290,32 @@ class Search:
 
     def _bounded(self, bounder: LinearBounder, leaves: Leaves, chosen: Relaxation) -> Grown:
         """Bound leaves, whose own bounds hold already, with a relaxation that was chosen for them."""
-        lower, coefficients = bounder.lower_with_coefficients(self.specification[leaves.problem], chosen)
+        specification = self.specification[leaves.problem]
+        lower, coefficients = bounder.lower_with_coefficients(specification, chosen)
         on = {name: c[:, 0] for name, c in coefficients.items()}
         corner = lowest_point(on[INPUT], bounder.boxes[INPUT])
-        losses, found = self._losses(corner, bounder, leaves, on, chosen)
-        # Without activations to split there is no largest loss.
-        loss, choice = losses.max(1) if self.relus else (torch.zeros_like(found), torch.zeros_like(leaves.problem))
+        scores = scores_at(corner, bounder, self.relus, specification, leaves.signs, on, chosen)
         # A bound that is no number says nothing, and what held before still holds.
         bound = torch.maximum(torch.where(torch.isfinite(lower[:, 0]), lower[:, 0], -torch.inf), leaves.bound)
-        return Grown(leaves._replace(bound=bound, choice=choice, loss=loss, found=found), corner)
+        grown = leaves._replace(
+            bound=bound,
+            variables=self._variables(leaves, chosen),
+            choices=scores.candidates,
+            loss=scores.loss,
+            found=scores.margin,
+        )
+        return Grown(grown, corner)
+
+    def _variables(self, leaves: Leaves, chosen: Relaxation) -> Tensor:
+        """Return the slopes of a relaxation, and the multipliers where signs are fixed, in half precision, (L, H)."""
+        assert not isinstance(chosen.slopes, str)
+        parts = [leaves.variables[:, :0]]
+        for name, sign in self._by_node(leaves.signs).items():
+            value = chosen.slopes[name][:, 0]
+            if name in chosen.multipliers:
+                value = torch.where(sign == 0, value, chosen.multipliers[name][:, 0].clamp(max=LARGEST))
+            parts.append(torch.nan_to_num(value).to(torch.float16).flatten(1))
+        return torch.cat(parts, 1)
 
     def _by_node(self, flat: Tensor) -> dict[str, Tensor]:
         """Cut (L, H) into (L, *shape) for each ReLU."""
@@ -313,45 +343,6 @@ class Search:
             )
         return boxes
 
-    def _losses(
-        self,
-        corner: Tensor,
-        bounder: LinearBounder,
-        leaves: Leaves,
-        coefficients: dict[str, Tensor],
-        chosen: Relaxation,
-    ) -> tuple[Tensor, Tensor]:
-        """Return what each relaxation loses at a corner, (L, H), and the margin of the network there, (L,)."""
-        boxes, specification, slopes = bounder.boxes, self.specification[leaves.problem], chosen.slopes
-        assert not isinstance(slopes, str)
-        values: dict[str, Tensor] = {INPUT: corner}
-
-        def remember(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            values[node.name] = output
-            return output
-
-        outputs = self.graph.evaluate(self.params, corner, remember)
-        margin = (outputs[:, None] * specification).flatten(1).sum(1)
-        losses = [corner.new_zeros(len(corner), 0)]
-        for node in self.relus:
-            z, c, box = values[node.inputs[0]], coefficients[node.name], boxes[node.inputs[0]]
-            low, high = box.center - box.radius, box.center + box.radius
-            above = (high / (high - low).clamp(min=1e-30)) * (z - low)
-            if node.name in chosen.cuts:
-                above = self._under_cuts(above, node, chosen.cuts[node.name], boxes, values)
-            line = torch.where(c > 0, slopes[node.name][:, 0] * z, above)
-            loss = c * (z.clamp(min=0) - line)
-            losses.append(torch.where((low < 0) & (high > 0), loss, torch.zeros_like(loss)).flatten(1))
-        return torch.cat(losses, 1).masked_fill(leaves.signs != 0, 0.0).clamp(min=0.0), margin.double()
-
-    def _under_cuts(self, above: Tensor, node: Node, cuts: Cuts, boxes: Boxes, values: dict[str, Tensor]) -> Tensor:
-        """Put the values of cuts, where there are any, into upper bounds of units, (L, H)."""
-        source = next(other for other in self.graph.nodes if other.name == node.inputs[0])
-        fed = source.inputs[0]
-        at = cut_values(cuts, source.weights(self.params), boxes[fed], values[fed])
-        units, in_use = cuts.units[:, 0], cuts.in_use[:, 0]
-        return above.scatter(1, units, torch.where(in_use, at[:, 0], above.gather(1, units)))
-
 
 def _splittable(graph: Graph) -> list[Node]:
     """Return the ReLU nodes whose input may be cut to a sign.
@@ -359,14 +350,28 @@ def _splittable(graph: Graph) -> list[Node]:
     A cut interval stays a few units clear of zero. That is nothing to ReLUs, which are linear up to zero, and nothing
     to linear layers; any other operation that reads the same values would be bounded on too small an interval.
     """
-    harmless = (ReLU, LeakyReLU, *LINEAR)
+    harmless = (ops.ReLU, ops.LeakyReLU, *LINEAR)
     read_otherwise = {name for node in graph.nodes if not isinstance(node.operation, harmless) for name in node.inputs}
     # Whoever makes the values is shown the cut interval as its output; of operations from elsewhere nothing is known.
-    familiar = (*harmless, MaxPool2d, Sigmoid, Tanh)
+    familiar = (*harmless, ops.MaxPool2d, ops.Sigmoid, ops.Tanh)
     may_be_cut = {node.name for node in graph.nodes if isinstance(node.operation, familiar)} | {INPUT}
     may_be_cut -= read_otherwise
-    return [node for node in graph.nodes if isinstance(node.operation, ReLU) and node.inputs[0] in may_be_cut]
+    return [node for node in graph.nodes if isinstance(node.operation, ops.ReLU) and node.inputs[0] in may_be_cut]
 
 
-def _joined(parts: list[Leaves]) -> Leaves:
-    return Leaves(*(torch.cat(column) for column in zip(*parts, strict=True)))
+def _where(better: Tensor, one: Slopes, other: Slopes) -> dict[str, Tensor]:
+    """Take the slopes of the better of two relaxations for each quantity, (B, S)."""
+    assert not isinstance(one, str) and not isinstance(other, str)
+    return {
+        name: torch.where(better.view(*better.shape, *[1] * (value.dim() - 2)), one[name], value)
+        for name, value in other.items()
+    }
+
+
+def _with_sign(leaves: Leaves, choice: Tensor, sign: int) -> Leaves:
+    """Return leaves with one more activation of each, (L,), fixed to a sign, and its multiplier at 0."""
+    place = choice[:, None]
+    return leaves._replace(
+        signs=leaves.signs.scatter(1, place, torch.full_like(leaves.signs[:, :1], sign)),
+        variables=leaves.variables.scatter(1, place, torch.zeros_like(leaves.variables[:, :1])),
+    )

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from certibayes.bounds.linear import LinearFunction
-from certibayes.certification._branch import Search, Trees
+from certibayes.certification._branch import Search
+from certibayes.certification._leaves import Start, Trees
 from certibayes.certification._prospects import PROBES
 from certibayes.certification.network_bounds import intermediate_boxes, margin_coefficients
 from certibayes.certification.problem import Problem
@@ -87,6 +88,18 @@ class Pairs:
             offsets[network, place] = trees.offsets[taken]
         return LinearFunction(coefficients, offsets)
 
+    def start(self, chosen: Tensor) -> Start | None:
+        """Return what the last searches of some pairs, (Q,), found at their roots; None if there were none."""
+        if not self.searches:
+            return None
+        like = self.searches[0].trees.leaves.variables
+        start = Start(like.new_zeros(len(chosen), like.shape[1]), torch.zeros_like(chosen, dtype=torch.bool))
+        for _, trees, place, taken in self._of(chosen):
+            # Where leaves were split there is no root any more.
+            if len(trees.leaves.problem) == len(trees.known):
+                start.variables[place], start.is_known[place] = trees.leaves.variables[taken], True
+        return start
+
     def worst_inputs(self, chosen: Tensor, middle: Tensor) -> Tensor:
         """Return where each network came closest to the rival, for some pairs (Q,), (N, Q, *input_shape).
 
@@ -126,8 +139,9 @@ def search_in(problem: Problem, pairs: Pairs, network: int, which: Tensor) -> Se
     points, point = pairs.point[which].unique(return_inverse=True)
     with direct_sums():
         boxes, _ = intermediate_boxes(
-            predictor, params, problem.box.take(points), problem.rounding, problem.intermediates
-        )
+            predictor, params, problem.box.take(points), problem.rounding, problem.intermediates,
+            share=None if problem.share is None else problem.share.take(points).of_network(network),
+        )  # fmt: skip
     return Search(graph, params, boxes, point, specification, problem.arithmetic, problem.memory // 2)
 
 
@@ -137,6 +151,6 @@ def bytes_held(predictor: Predictor, rivals: int) -> int:
     layers = [torch.Size(node.shape).numel() for node in predictor.graph.nodes]
     number = torch.finfo(predictor.dtype).bits // 8
     # Boxes are two numbers each; the first networks may have two searches, of different rivals. For every rival there
-    # are a linear function and the worst input, and a sign for every unit.
-    boxes, search = 2 * number * (inputs + sum(layers)), 2 * number * inputs + sum(layers)
+    # are a linear function and the worst input, and for every unit a sign and a variable.
+    boxes, search = 2 * number * (inputs + sum(layers)), 2 * number * inputs + 3 * sum(layers)
     return (predictor.size + PROBES) * boxes + predictor.size * rivals * search

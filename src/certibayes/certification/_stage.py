@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from certibayes.certification._pairs import bytes_held
 from certibayes.certification.clock import Clock
@@ -46,6 +46,18 @@ class WhereSupported:
             return self.stage(problem, state, clock)
         except UnsupportedLayer:
             return state
+
+
+@dataclass(frozen=True)
+class Tightened:
+    """A stage that is costly beside the intermediate bounds: where these are CROWN's, their slopes are optimized."""
+
+    stage: Stage
+
+    def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
+        """See ``Stage``."""
+        tighter = {"crown": "alpha-crown"}.get(problem.intermediates, problem.intermediates)
+        return self.stage(replace(problem, intermediates=tighter), state, clock)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from certibayes.bounds import by_name
 from certibayes.certificates import Certificate
 from certibayes.certification._batch import batch_size_for, memory_for
-from certibayes.certification._border import region_for
+from certibayes.certification._border import asked_of, region_for
 from certibayes.certification._origin import provenance_of
 from certibayes.certification._stage import run
 from certibayes.certification.clock import Clock
@@ -25,6 +25,9 @@ from certibayes.regions import Domain, InputRegion, as_radius
 from certibayes.support.checks import labels_of, require_classes
 from certibayes.support.progress import Report, reporting
 
+SHARED = 4
+"""A fourth of the memory is for what stages share."""
+
 UNBOUNDED = (
     "the bounds of some layer are NaN or come close to overflow, most likely because weights or radius are so large "
     "that intervals explode; try a smaller eps, or look at the standard deviations of the posterior"
@@ -34,10 +37,10 @@ UNBOUNDED = (
 
 def certify(  # noqa: PLR0913 - public
     predictor: Predictor,
-    x: Tensor,
-    y: Tensor | None = None,
+    x: Any,
+    y: Any = None,
     *,
-    eps: float | Tensor,
+    eps: Any,
     norm: str = "linf",
     domain: Domain | Literal["predictor"] = "predictor",
     method: str | Method = "auto",
@@ -50,10 +53,13 @@ def certify(  # noqa: PLR0913 - public
 
     Args:
         predictor: from ``posterior.predictor(samples, seed)``; the certificate is about exactly these samples.
-        x: points (B, ...), inside the domain.
-        y: labels (B,); a point is certified if the ball is classified as its label. By default the predicted classes.
+        x: points (B, ...), inside the domain: a tensor, an array or a table of pandas; or what yields points with their
+            labels, a torch ``Dataset`` or ``DataLoader``, a ``DataSet`` (its test split), a data set of Hugging Face.
+        y: labels (B,); a point is certified if the ball is classified as its label. By default those that come with
+            the points, else the predicted classes.
         eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value, (1, *shape) or (B, *shape);
-            where it is 0, the input does not change.
+            where it is 0, the input does not change. For a table of pandas also radii by name, ``{"bmi": 1.5}``;
+            columns that are not named do not change.
         norm: in which distances from the point are measured: ``"linf"``, ``"l2"`` or ``"l1"``.
         domain: smallest and largest value an input can take; the ball is intersected with it. By default the
             predictor's own, ``predictor.domain``, as far as it knows one. Otherwise two numbers, or, where features
@@ -80,6 +86,7 @@ def certify(  # noqa: PLR0913 - public
     chosen = as_method(method)
     require_predictor(predictor)
     at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
+    x, y, eps = asked_of(x, y, eps)
     region = region_for(predictor, x, eps, norm, domain)
     chosen = chosen.decided(predictor, region)
     mode = by_name(rounding, predictor.dtype)
@@ -106,7 +113,7 @@ def certify(  # noqa: PLR0913 - public
                 threshold=2 * slack,
                 memory=memory,
                 intermediates=chosen.intermediates,
-            )
+            ).sharing(memory // SHARED)
             # Each batch has its part of the time that earlier ones have left.
             own = clock.part(len(part), len(region) - start)
             first, *others = chosen.stages
@@ -198,7 +205,10 @@ def require_predictor(predictor: Predictor) -> None:
             "certibayes.Point(net).predictor(); for several, certibayes.Samples.from_modules([...]).predictor(n)."
         )
     if predictor.task != "classification":
-        raise InvalidInput("class certificates need a classifier; this predictor does regression.")
+        raise InvalidInput(
+            "class certificates need a classifier; this predictor does regression. certify_regression bounds its "
+            "predictions."
+        )
     require_classes(predictor.classes)
     require_arithmetic(predictor)
 

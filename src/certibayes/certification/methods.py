@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from certibayes.certification._intermediates import worth_tightening
-from certibayes.certification._stage import Budgeted, InParts, Stage, WhereSupported
+from certibayes.certification._stage import Budgeted, InParts, Stage, Tightened, WhereSupported
 from certibayes.certification.network_bounds import BOUNDS, INTERMEDIATES
 from certibayes.certification.stages import (
     Attack,
@@ -37,8 +37,9 @@ class Method:
         bounds: how networks are bounded: ``"ibp"``, ``"crown"``, ``"alpha-crown"`` or ``"hull"``, from loose and cheap
             to tight and costly; the tightest that is tried.
         intermediates: what linear bounds know of the layers in between: ``"ibp"`` for intervals, ``"crown"`` for what
-            CROWN itself says of them, which is tighter in deep networks and costs more, not with ``"ibp"`` bounds; or
-            ``"auto"`` for CROWN's where intervals explode from layer to layer. The certificate names what was taken.
+            CROWN itself says of them, which is tighter in deep networks and costs more, not with ``"ibp"`` bounds;
+            ``"alpha-crown"`` for that with slopes optimized for every unit; or ``"auto"`` for CROWN's where intervals
+            explode from layer to layer. The certificate names what was taken.
     """
 
     name: ClassVar[str]
@@ -54,7 +55,7 @@ class Method:
         known = (*INTERMEDIATES, "auto")
         if self.intermediates not in known:
             raise InvalidInput(f"intermediates must be one of {', '.join(known)}, got {self.intermediates!r}.")
-        if self.intermediates == "crown" and self.bounds == "ibp":
+        if self.intermediates not in ("ibp", "auto") and self.bounds == "ibp":
             raise InvalidInput(
                 f"intermediates={self.intermediates!r} is for linear bounds; ibp has intervals in every layer. "
                 'Take bounds="crown", "alpha-crown" or "hull" with it.'
@@ -178,7 +179,7 @@ class Best(Method):
 
     Attributes:
         bounds: see ``Method``.
-        intermediates: see ``Method``.
+        intermediates: see ``Method``. Where they are CROWN's, points that stay open have their slopes optimized, too.
         budget: seconds for attacks and branch and bound on points that the bounds leave open; None for neither. What
             the bounds themselves take comes on top; ``"crown"`` is quick. Without a budget, points that the first
             networks show to be far out of reach are spared the costly bounds.
@@ -219,7 +220,7 @@ class Best(Method):
         cheap: tuple[Stage, ...] = (LogitBounds("ibp"), MarginBounds("ibp", "open"), MarginBounds("ibp"))
         if self.bounds != "ibp":
             # CROWN's intermediates cost more than all rivals together.
-            rivals = ("all",) if self.intermediates == "crown" else ("open", "all")
+            rivals = ("all",) if self.intermediates in ("crown", "alpha-crown") else ("open", "all")
             cheap += tuple(MarginBounds("crown", which, with_logits=True) for which in rivals)
         if self.bounds == "hull":
             # An attack is cheaper than these bounds, which are not for points that it breaks.
@@ -231,13 +232,13 @@ class Best(Method):
         if self.budget is None:
             if self.bounds == "ibp":
                 return ()
-            refine = Refine(self.bounds, gives_up=True)
-            return (refine, JointBound(), RefineRegained(self.bounds), JointBound())
+            refine, again = Tightened(Refine(self.bounds, gives_up=True)), Tightened(RefineRegained(self.bounds))
+            return (refine, JointBound(), again, JointBound())
         splits: tuple[Stage, ...] = (SplitInputs(), SplitActivations())
         if self.bounds == "hull":
-            return (Refine("hull"), JointBound(), Budgeted(splits))
-        first: tuple[Stage, ...] = () if self.bounds == "ibp" else (Refine(self.bounds), JointBound())
-        return (*first, Budgeted((Attack(), Refine("hull"), JointBound(), *splits)))
+            return (Tightened(Refine("hull")), JointBound(), Budgeted(splits))
+        first: tuple[Stage, ...] = () if self.bounds == "ibp" else (Tightened(Refine(self.bounds)), JointBound())
+        return (*first, Budgeted((Attack(), Tightened(Refine("hull")), JointBound(), *splits)))
 
 
 METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Auto, Theorem1, Pairwise, Elided, Joint, Best)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import NamedTuple
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from certibayes.bounds import Box, Rounding, by_name, interval_bounds, layer_boxes, within_range
 from certibayes.bounds.cuts import cut_layers
+from certibayes.bounds.intermediate import STEPS as INTERMEDIATE_STEPS
 from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.interval import prepared_inputs
 from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
@@ -17,6 +19,7 @@ from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lo
 from certibayes.bounds.registry import rules_for
 from certibayes.bounds.rounding import radius_within_range
 from certibayes.bounds.slopes import CHOSEN, WORDS, better_lower
+from certibayes.certification._narrowed import Share
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.prediction import Predictor
@@ -26,8 +29,9 @@ BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
 multi-neuron cuts above ReLU units as well."""
 
-INTERMEDIATES = ("ibp", "crown")
-"""What linear bounds know of the layers in between: intervals, or what CROWN itself says of them."""
+INTERMEDIATES = ("ibp", "crown", "alpha-crown")
+"""What linear bounds know of the layers in between: intervals, or what CROWN itself says of them, by itself or with
+slopes that are optimized for every unit."""
 
 ONE_BY_ONE = tuple((word,) for word in WORDS)
 """Slopes of CROWN in rounds, each for what those before it leave open."""
@@ -40,7 +44,7 @@ CUT_COPIES = 24
 
 
 @torch.no_grad()
-def logit_bounds(
+def logit_bounds(  # noqa: PLR0913 - public
     predictor: Predictor,
     box: Box,
     rounding: str = "outward",
@@ -48,6 +52,7 @@ def logit_bounds(
     intermediates: str = "ibp",
     memory: int = MEMORY,
     slopes: tuple[str, ...] = WORDS,
+    share: Share | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Bound the logits of every network of a predictor.
 
@@ -59,6 +64,7 @@ def logit_bounds(
         intermediates: one of ``INTERMEDIATES``; intervals do without them.
         memory: bytes that linear bounds may take; they go through the points in parts where they must.
         slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
+        share: what is kept of CROWN's intermediates for these points, and where to keep it.
 
     Returns:
         Lower and upper ends in float64, (N, B, C); infinite for a network and point for which any layer came close to
@@ -72,14 +78,19 @@ def logit_bounds(
     points = torch.arange(len(box.center), device=box.center.device)
     at_once = batch_for(predictor, 2 * graph.classes, memory, bounds, slopes)
     if bounds != "ibp" and len(points) > at_once:
-        parts = (box.take(part) for part in points.split(at_once))
-        ends = [logit_bounds(predictor, part, rounding, bounds, intermediates, memory, slopes) for part in parts]
+        ends = [
+            logit_bounds(
+                predictor, box.take(part), rounding, bounds, intermediates, memory, slopes,
+                None if share is None else share.take(part),
+            )
+            for part in points.split(at_once)
+        ]  # fmt: skip
         lows, highs = zip(*ends, strict=True)
         return torch.cat(lows, 1), torch.cat(highs, 1)
 
     start, prepared = Ranges.start(box), prepared_inputs(graph, predictor.samples, box, mode)
 
-    def by_intervals(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    def by_intervals(params: dict[str, Tensor], network: int | None = None) -> tuple[Tensor, ...]:
         ranges = start
 
         def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
@@ -91,14 +102,16 @@ def logit_bounds(
         output = interval_bounds(graph, params, prepared, mode, watch)
         return output.center, output.radius, *ranges
 
-    def by_linear_bounds(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, intermediates, start)
+    def by_linear_bounds(params: dict[str, Tensor], network: int | None = None) -> tuple[Tensor, ...]:
+        boxes, ranges = intermediate_boxes(
+            predictor, params, box, rounding, intermediates, start, _of_network(share, network)
+        )
         bounder = LinearBounder(graph, params, boxes, mode)
         if bounds == "crown":
             lower, upper = output_bounds(graph, boxes, lambda both: better_lower(bounder, both, slopes), mode)
         else:
             lower, upper = optimized_bounds(bounder, hull=bounds == "hull")
-        if intermediates == "crown":
+        if intermediates != "ibp":
             # Those boxes are rounded once more, so where they gain nothing they are a little wider than intervals.
             center, radius, *_ = by_intervals(params)
             low, high = Box(center, radius).ends()
@@ -141,6 +154,7 @@ def margin_bounds(  # noqa: PLR0913 - public
     bounds: str = "crown",
     intermediates: str = "ibp",
     slopes: tuple[str, ...] = WORDS,
+    share: Share | None = None,
 ) -> Tensor:
     """Bound the margins z_y - z_c of every network from below, with the last layer folded in.
 
@@ -153,6 +167,7 @@ def margin_bounds(  # noqa: PLR0913 - public
         bounds: one of ``BOUNDS``, but ``"hull"``, which cannot be mapped over networks.
         intermediates: one of ``INTERMEDIATES``.
         slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
+        share: see ``logit_bounds``.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -161,11 +176,11 @@ def margin_bounds(  # noqa: PLR0913 - public
         UnsoundBounds: a layer's finite bounds are inverted.
     """
     specification = margin_coefficients(predictor.graph, labels[:, None], rivals, predictor.dtype)
-    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates, slopes)
+    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates, slopes, share)
 
 
 @torch.no_grad()
-def output_lower_bounds(
+def output_lower_bounds(  # noqa: PLR0913 - public
     predictor: Predictor,
     box: Box,
     specification: Tensor,
@@ -173,6 +188,7 @@ def output_lower_bounds(
     bounds: str = "crown",
     intermediates: str = "ibp",
     slopes: tuple[str, ...] = WORDS,
+    share: Share | None = None,
 ) -> Tensor:
     """Bound linear functions of the outputs of every network from below, with the last layer folded in.
 
@@ -184,6 +200,7 @@ def output_lower_bounds(
         bounds: likewise.
         intermediates: likewise.
         slopes: likewise.
+        share: likewise.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -194,10 +211,12 @@ def output_lower_bounds(
     mode = by_name(rounding, predictor.dtype)
     graph, start = predictor.graph, Ranges.start(box)
 
-    def bound(params: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    def bound(params: dict[str, Tensor], network: int | None = None) -> tuple[Tensor, ...]:
         # Intervals stay intervals, whatever linear bounds know of the layers in between.
         known_by = "ibp" if bounds == "ibp" else intermediates
-        boxes, ranges = intermediate_boxes(predictor, params, box, rounding, known_by, start)
+        boxes, ranges = intermediate_boxes(
+            predictor, params, box, rounding, known_by, start, _of_network(share, network)
+        )
         # On a GPU this is mapped over networks, and nothing is overwritten.
         bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and not specification.is_cuda)
         if bounds == "ibp":
@@ -249,20 +268,53 @@ class Ranges(NamedTuple):
 
 
 def intermediate_boxes(
-    predictor: Predictor, params: Params, box: Box, rounding: str, intermediates: str, start: Ranges | None = None
+    predictor: Predictor,
+    params: Params,
+    box: Box,
+    rounding: str,
+    intermediates: str,
+    start: Ranges | None = None,
+    share: Share | None = None,
 ) -> tuple[Boxes, Ranges]:
     """Return the boxes of every layer of one network, and what they say about overflow.
 
-    ``start`` is what the box of the inputs says, where that is known: it is the same for all networks.
+    Args:
+        predictor: N networks.
+        params: of one of them.
+        box: inputs, (B, ...).
+        rounding: see ``margin_bounds``.
+        intermediates: likewise.
+        start: what the box of the inputs says, where that is known: it is the same for all networks.
+        share: what is kept of this very network.
     """
     mode = by_name(rounding, predictor.dtype)
     boxes = layer_boxes(predictor.graph, params, box, mode)
     ranges = Ranges.start(box) if start is None else start
     for node in predictor.graph.nodes:
         ranges = ranges.seen(node, tuple(boxes[name] for name in node.inputs), boxes[node.name], mode)
-    if intermediates == "crown":
-        boxes = crown_boxes(predictor.graph, params, boxes, mode)
+    if intermediates != "ibp":
+        boxes = _narrowed(predictor.graph, params, boxes, mode, intermediates, share)
     return boxes, ranges
+
+
+def _narrowed(
+    graph: Graph, params: Params, boxes: Boxes, mode: Rounding, intermediates: str, share: Share | None
+) -> Boxes:
+    """Narrow boxes by CROWN, or take what is known of that."""
+    known = None if share is None else share.known(intermediates)
+    if known is not None:
+        return crown_boxes(graph, params, boxes, mode, known=known)
+    steps = 0
+    if intermediates == "alpha-crown":
+        known, steps = None if share is None else share.known("crown"), INTERMEDIATE_STEPS
+    boxes = crown_boxes(graph, params, boxes, mode, known=known, steps=steps)
+    if share is not None:
+        share.keep(graph, intermediates, boxes)
+    return boxes
+
+
+def _of_network(share: Share | None, network: int | None) -> Share | None:
+    return None if share is None else share.of_network(network)
 
 
 def can_be_mapped(bounds: str, intermediates: str) -> bool:
@@ -296,12 +348,11 @@ def batch_for(
     return max(1, memory // (each_point * networks))
 
 
-def _over_networks(
-    bound: Callable[[dict[str, Tensor]], tuple[Tensor, ...]], predictor: Predictor, mapped: bool
-) -> tuple[Tensor, ...]:
-    """Results of ``bound`` for every network, each stacked, (N, ...)."""
+def _over_networks(bound: Callable[..., tuple[Tensor, ...]], predictor: Predictor, mapped: bool) -> tuple[Tensor, ...]:
+    """Results of ``bound`` for every network, each stacked, (N, ...); it is given their numbers unless mapped."""
     with direct_sums():
-        return map_samples(bound, predictor.samples, mapped)
+        numbers = count()
+        return map_samples(lambda params: bound(params, None if mapped else next(numbers)), predictor.samples, mapped)
 
 
 def _require_upright(*flags: Tensor) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, Rounding, by_name
+from certibayes.certification._narrowed import Narrowed, Share
 from certibayes.prediction import Predictor
 from certibayes.regions import InputRegion
 
@@ -26,7 +28,8 @@ class Problem:
         threshold: a mean difference of probabilities is proved to be positive in the program that runs where it
             exceeds this.
         memory: bytes that linear bounds may take.
-        intermediates: what linear bounds know of the layers in between, ``"ibp"`` or ``"crown"``.
+        intermediates: what linear bounds know of the layers in between, one of ``INTERMEDIATES``.
+        share: what stages keep of that for others, if anything; of this very box.
     """
 
     predictor: Predictor
@@ -38,6 +41,7 @@ class Problem:
     threshold: float
     memory: int
     intermediates: str = "ibp"
+    share: Share | None = None
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -53,6 +57,11 @@ class Problem:
         """The arithmetic of the program that runs, or exact arithmetic."""
         return by_name(self.rounding, self.predictor.dtype)
 
+    def sharing(self, memory: int) -> Problem:
+        """Return the problem with so many bytes for what stages find of the layers and others need."""
+        every = torch.arange(len(self), device=self.labels.device)
+        return replace(self, share=Share(Narrowed(len(self), memory), every))
+
     def take(self, points: Tensor) -> Problem:
         """Return the problem of some of the points."""
         return replace(
@@ -61,4 +70,5 @@ class Problem:
             box=self.box.take(points),
             labels=self.labels[points],
             predicted=None if self.predicted is None else self.predicted[points],
+            share=None if self.share is None else self.share.take(points),
         )

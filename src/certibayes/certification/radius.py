@@ -7,6 +7,7 @@ bisection only decides which radii are tried, so nothing depends on certificates
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -16,9 +17,18 @@ from certibayes.certificates import Radius
 from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import certify, require_predictor
 from certibayes.certification.methods import Method, as_method
+from certibayes.certification.network_bounds import INTERMEDIATES
+from certibayes.data.points import points_of
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
-from certibayes.regions import Domain, require_radius_within, resolve_domain, take_domain
+from certibayes.regions import (
+    Domain,
+    as_radius,
+    radii_by_name,
+    require_radius_within,
+    resolve_domain,
+    take_domain,
+)
 from certibayes.support.checks import inputs_of, labels_of
 from certibayes.support.progress import Report, reporting
 
@@ -28,8 +38,8 @@ MOST_STEPS = 50
 
 def certified_radius(  # noqa: PLR0913 - public
     predictor: Predictor,
-    x: Tensor,
-    y: Tensor | None = None,
+    x: Any,
+    y: Any = None,
     *,
     norm: str = "linf",
     domain: Domain | Literal["predictor"] = "predictor",
@@ -37,6 +47,7 @@ def certified_radius(  # noqa: PLR0913 - public
     rounding: str = "outward",
     largest: float = 0.5,
     tolerance: float = 1e-3,
+    scale: Any = None,
     batch_size: int | None = None,
     memory: int | None = None,
     progress: bool | Report = False,
@@ -45,8 +56,8 @@ def certified_radius(  # noqa: PLR0913 - public
 
     Args:
         predictor: from ``posterior.predictor(samples, seed)``.
-        x: points (B, ...), inside the domain.
-        y: labels (B,); by default the predicted classes.
+        x: points (B, ...), inside the domain; see ``certify``.
+        y: labels (B,); by default those that come with the points, else the predicted classes.
         norm: see ``certify``. At equal strength an l2 or l1 radius is a larger number than an l-infinity radius; give
             ``largest`` accordingly.
         domain: see ``certify``; by default the predictor's own.
@@ -54,6 +65,9 @@ def certified_radius(  # noqa: PLR0913 - public
         rounding: see ``certify``.
         largest: radius beyond which nothing is tried; in l-infinity at most the width of the domain.
         tolerance: the gap, at most, between the radius and the smallest one that could not be proved.
+        scale: what radii are multiples of, one number for each input value, (1, *shape), such as the standard
+            deviations of a table's columns; where it is 0 the input does not change. Or, for a table of pandas, by
+            name. By default radii are in the units of the inputs. In l-infinity.
         batch_size: see ``certify``.
         memory: see ``certify``.
         progress: True shows a bar on standard error, False nothing; a function is called with (points tried, points
@@ -68,8 +82,11 @@ def certified_radius(  # noqa: PLR0913 - public
     if steps > MOST_STEPS:
         raise InvalidInput(f"a tolerance of {tolerance} is too fine for radii up to {largest}.")
     require_predictor(predictor)
-    chosen, x, domain = as_method(method), inputs_of(x, "the points"), resolve_domain(domain, predictor)
-    require_radius_within(domain, largest, norm, "largest")
+    points = points_of(x, y)
+    x, y = inputs_of(points.x, "the points"), points.y
+    chosen, domain = as_method(method), resolve_domain(domain, predictor)
+    unit = _unit(scale, points.features, x, norm)
+    require_radius_within(domain, largest if unit is None else largest * unit, norm, "largest")
     y = None if y is None else labels_of(y, predictor.classes, len(x))
     settings: dict[str, Any] = {
         "norm": norm, "domain": domain, "method": chosen, "rounding": rounding, "batch_size": batch_size,
@@ -91,7 +108,9 @@ def certified_radius(  # noqa: PLR0913 - public
             holds = torch.zeros_like(certified)
             if bool(active.any()):
                 some = {**settings, "domain": take_domain(domain, active)}
-                found = certify(predictor, x[active.to(x.device)], labels[active], eps=eps[active], **some)
+                found = certify(
+                    predictor, x[active.to(x.device)], labels[active], eps=_scaled(eps[active], unit), **some
+                )
                 holds[active] = found.certified.cpu()
                 intermediates.add(found.intermediates)
             proved = torch.where(active & holds, place, proved)
@@ -114,7 +133,32 @@ def certified_radius(  # noqa: PLR0913 - public
             x,
             bounds=chosen.bounds,
             method=chosen.name,
-            intermediates="crown" if "crown" in intermediates else "ibp",
+            intermediates=max(intermediates, key=INTERMEDIATES.index),
         ),
         norm=norm,
+        scale=unit,
     )
+
+
+def _unit(scale: Any, features: tuple[str, ...], x: Tensor, norm: str) -> Tensor | None:
+    """Return what radii are multiples of, (1, *shape) in float64."""
+    if scale is None:
+        return None
+    if norm != "linf":
+        raise InvalidInput(f"scale has a number for each input value, which only the norm linf has; got {norm!r}.")
+    if isinstance(scale, Mapping):
+        return radii_by_name(features, scale)
+    found = as_radius(scale)
+    if not isinstance(found, Tensor) or found.shape != (1, *x.shape[1:]):
+        shape = ", ".join(map(str, x.shape[1:]))
+        raise InvalidInput(f"scale has one number for each input value, of shape (1, {shape}).")
+    return found
+
+
+def _scaled(eps: Tensor, unit: Tensor | None) -> Tensor:
+    """Return radii (B,) as those of every input value, (B, *shape), where they are multiples of something."""
+    if unit is None:
+        return eps
+    # The product rounds; the record speaks of the exact one, so that none may be smaller. 0 stays 0.
+    product = eps.view(-1, *[1] * (unit.dim() - 1)) * unit
+    return torch.where(product > 0, torch.nextafter(product, torch.full_like(product, torch.inf)), product)

@@ -8,7 +8,7 @@ that belongs to the robust Gaussian likelihood (Remark 1 of Wicker et al., 2021)
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from certibayes.bounds import by_name
 from certibayes.certificates import RegressionCertificate
 from certibayes.certification._batch import batch_size_for, memory_for
-from certibayes.certification._border import region_for
+from certibayes.certification._border import asked_of, region_for
 from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import UNBOUNDED, require_arithmetic
 from certibayes.certification.methods import Method, as_method
@@ -30,10 +30,10 @@ from certibayes.support.progress import Report, reporting
 
 def certify_regression(  # noqa: PLR0913 - public
     predictor: RegressionPredictor,
-    x: Tensor,
-    y: Tensor | None = None,
+    x: Any,
+    y: Any = None,
     *,
-    eps: float | Tensor,
+    eps: Any,
     norm: str = "linf",
     tolerance: float | None = None,
     domain: Domain | Literal["predictor"] = "predictor",
@@ -47,9 +47,9 @@ def certify_regression(  # noqa: PLR0913 - public
 
     Args:
         predictor: of a posterior that was fitted to targets of floats.
-        x: points (B, ...), inside the domain.
+        x: points (B, ...), inside the domain; see ``certify``. What yields points with targets gives both.
         y: targets (B, outputs), if deviations are to be measured from them; by default from the prediction at x.
-        eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value; see ``certify``.
+        eps: radius: a number; one per point, (B,); or, in l-infinity, one per input value, or by name; see ``certify``.
         norm: ``"linf"``, ``"l2"`` or ``"l1"``.
         tolerance: deviation up to which a point is certified.
         domain: smallest and largest value an input can take; the ball is intersected with it. By default the
@@ -69,12 +69,15 @@ def certify_regression(  # noqa: PLR0913 - public
     chosen = as_method(method)
     _require_settings(predictor, tolerance)
     at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
+    x, y, eps = asked_of(x, y, eps)
     region = region_for(predictor, x, eps, norm, domain)
     # With slopes 0 and intervals in between, which need no choice, bounds shrink wherever the ball does.
-    intermediates = "crown" if chosen.intermediates == "crown" else "ibp"
+    intermediates = "ibp" if chosen.intermediates == "auto" else chosen.intermediates
     slopes = slope_rounds(chosen.bounds, intermediates)[0]
     if y is not None:
         y = inputs_of(y, "the targets")
+        if y.dim() == 1 and predictor.classes == 1:
+            y = y[:, None]
         if tuple(y.shape) != (len(region), predictor.classes):
             raise InvalidInput(f"targets must be ({len(region)}, {predictor.classes}), got {tuple(y.shape)}.")
     outward = by_name(rounding, predictor.dtype).outward
@@ -136,7 +139,8 @@ def _require_settings(predictor: RegressionPredictor, tolerance: float | None) -
     if not isinstance(predictor, RegressionPredictor):
         raise InvalidInput(
             f"certify_regression takes a regression predictor, not {type(predictor).__name__}. A posterior fitted to "
-            "targets of floats makes one: posterior.predictor(samples=35, seed=0); classes are certified by certify."
+            "targets of floats makes one: posterior.predictor(samples=35, seed=0). For networks that were trained "
+            'elsewhere, set posterior.task = "regression" first. Classes are certified by certify.'
         )
     require_arithmetic(predictor)
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Collection
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from torch import Tensor
 from certibayes._version import __version__
 from certibayes.certificates import Certificate, Provenance, reading
 from certibayes.certification._batch import memory_for
-from certibayes.certification._border import region_for
+from certibayes.certification._border import asked_of, region_for
 from certibayes.certification.certify import advice, certify, require_predictor
 from certibayes.certification.methods import Method, as_method
 from certibayes.errors import CorruptFile, InvalidInput, RunExists
@@ -39,11 +40,11 @@ MIN_SECONDS = 1e-3
 
 def certify_in_shards(  # noqa: PLR0913 - public
     predictor: Predictor,
-    x: Tensor,
-    y: Tensor | None,
+    x: Any,
+    y: Any,
     directory: Path | str,
     *,
-    eps: float,
+    eps: Any,
     norm: str = "linf",
     domain: Domain | Literal["predictor"] = "predictor",
     method: str | Method = "auto",
@@ -62,7 +63,7 @@ def certify_in_shards(  # noqa: PLR0913 - public
         x: see ``certify``.
         y: see ``certify``.
         directory: made if it is missing; otherwise empty, or of an earlier call with the same arguments.
-        eps: see ``certify``; here the same for all points.
+        eps: see ``certify``; here the same for all points, a number or (1, *shape).
         norm: see ``certify``.
         domain: see ``certify``; by default the predictor's own.
         method: see ``certify``; a budget is for all shards. Each has its fraction of what those before it left, also
@@ -79,16 +80,46 @@ def certify_in_shards(  # noqa: PLR0913 - public
         RunExists: the directory holds something else; the message names what differs.
         CorruptFile: a shard was changed after it was written.
     """
+    parts, points = certify_shards(
+        predictor, x, y, directory, eps=eps, norm=norm, domain=domain, method=method, shard=shard, rounding=rounding,
+        batch_size=batch_size, memory=memory, progress=progress,
+    )  # fmt: skip
+    return join(parts, inputs_digest=points)
+
+
+def certify_shards(  # noqa: PLR0913 - those of certify_in_shards
+    predictor: Predictor,
+    x: Any,
+    y: Any,
+    directory: Path | str,
+    *,
+    eps: Any,
+    norm: str,
+    domain: Domain | Literal["predictor"],
+    method: str | Method,
+    shard: int,
+    rounding: str,
+    batch_size: int | None,
+    memory: int | None,
+    progress: bool | Report = False,
+    only: Collection[int] | None = None,
+) -> tuple[list[Certificate], str]:
+    """Certify all shards, or those that are asked for; return their certificates and the digest of all points.
+
+    Several processes may do so at once in one directory, each some shards. See ``certify_in_shards``.
+    """
     chosen = as_method(method)
     require_predictor(predictor)
     require_count(shard, "shard")
+    x, y, eps = asked_of(x, y, eps)
     directory, x, radius = Path(directory), inputs_of(x, "the points"), as_radius(eps)
     domain = resolve_domain(domain, predictor)
     if len(x) == 0:
         raise InvalidInput("there are no points to certify.")
-    if isinstance(radius, Tensor):
+    if isinstance(radius, Tensor) and not (radius.dim() > 1 and len(radius) == 1):
         raise InvalidInput(
-            f"shards have one radius for all points, a number; got radii of shape {tuple(radius.shape)}."
+            "shards have one radius for all points: a number, or one for each input value, (1, *shape); got radii of "
+            f"shape {tuple(radius.shape)}."
         )
     y = None if y is None else labels_of(y, predictor.classes, len(x))
     # Once for all shards, which belong to one certificate.
@@ -102,9 +133,13 @@ def certify_in_shards(  # noqa: PLR0913 - public
     how = {"method": chosen.name, **{key: value for key, value in asdict(chosen).items() if value is not None}}
     about = _description(predictor, x, y, shard, {**settings, **how, "domain": domain})
     _require_own(directory, about)
+    if only is not None and chosen.seconds is not None:
+        raise InvalidInput("a budget is spent by one process after another; certify with several of them without one.")
     parts: list[Certificate] = []
     with reporting(progress, "certifying") as report:
         for index, start in enumerate(range(0, len(x), shard)):
+            if only is not None and index not in only:
+                continue
             file = directory / f"shard-{index:05d}.safetensors"
             found = _read(file, about, index, domain)
             if found is None:
@@ -126,7 +161,7 @@ def certify_in_shards(  # noqa: PLR0913 - public
                 _write(file, found, about, index)
             parts.append(found)
             report(start + len(found), len(x))
-    return join(parts, inputs_digest=about["points"])
+    return parts, about["points"]
 
 
 def join(parts: list[Certificate], inputs_digest: str) -> Certificate:
@@ -151,7 +186,8 @@ def join(parts: list[Certificate], inputs_digest: str) -> Certificate:
             raise InvalidInput("certificates that differ in their provenance cannot be joined.")
     for name in (field.name for field in fields(Certificate) if field.name not in joined):
         values = [getattr(part, name) for part in parts]
-        if isinstance(values[0], Tensor) and values[0].dim() > 0 and len(values[0]) == len(first):
+        # Radii are the same for all points.
+        if name != "eps" and isinstance(values[0], Tensor) and values[0].dim() > 0 and len(values[0]) == len(first):
             joined[name] = torch.cat([value.cpu() for value in values])
         elif any(not _same(value, values[0]) for value in values):
             raise InvalidInput(f"certificates that differ in {name} cannot be joined.")
@@ -191,9 +227,11 @@ def _plain(value: Any) -> Any:
 def _require_own(directory: Path, about: dict[str, Any]) -> None:
     """Raise unless the directory is empty, not there yet, or about the same."""
     file = directory / DESCRIPTION
+    # Listed before: another process may begin just now, with its description first.
+    entries = list(directory.iterdir()) if directory.exists() else []
     if not file.exists():
         # A first write that was cut off may have left its partial file.
-        if directory.exists() and any(entry.suffix != ".partial" for entry in directory.iterdir()):
+        if any(entry.suffix != ".partial" for entry in entries):
             raise RunExists(f"{directory} holds other files. Choose a directory that is empty or not there yet.")
         return
     try:

@@ -22,6 +22,7 @@ from certibayes.checker._arithmetic import LIMIT, Array, Interval, Program, Weig
 from certibayes.checker._ball_enclosure import Round, moved, within_ball
 from certibayes.checker._curves import CURVES
 from certibayes.checker._moves import MOVES
+from certibayes.checker._norms import NORMS
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import INPUT, Graph, Node
 from certibayes.networks import operations as ops
@@ -386,5 +387,6 @@ _RULES: dict[type[ops.Operation], Callable[..., Interval]] = {
     ops.Add: _add,
     ops.Subtract: _subtract,
     **MOVES,
+    **NORMS,
     **CURVES,
 }

@@ -16,7 +16,9 @@ from certibayes.cli.evaluate import evaluate_command
 from certibayes.cli.info import info_command
 from certibayes.cli.join import join_command
 from certibayes.cli.options import ModulesCommand
+from certibayes.cli.page import page_command
 from certibayes.cli.radius import radius_command
+from certibayes.cli.report import compare_command, report_command
 from certibayes.cli.reproduce import reproduce_command
 from certibayes.cli.train import train_command
 from certibayes.cli.verify import verify_command
@@ -54,14 +56,27 @@ app.command("train")(train_command)
 app.command("join")(join_command)
 app.command("certify", cls=ModulesCommand)(certify_command)
 app.command("check")(check_command)
+app.command("page")(page_command)
 app.command("radius", cls=ModulesCommand)(radius_command)
 app.command("attack", cls=ModulesCommand)(attack_command)
 app.command("evaluate", cls=ModulesCommand)(evaluate_command)
 app.command("verify")(verify_command)
 app.command("reproduce")(reproduce_command)
+app.command("report")(report_command)
+app.command("compare")(compare_command)
 app.add_typer(data_app, name="data")
 app.command("zoo")(zoo_command)
 app.command("info")(info_command)
+
+
+def _paragraphs(text: str) -> str:
+    """Join the lines of each paragraph, which the terminal breaks at its own width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
+
+
+for _command in (*app.registered_commands, *data_app.registered_commands):
+    if _command.callback is not None and _command.callback.__doc__:
+        _command.help = _paragraphs(_command.callback.__doc__)
 
 
 def main() -> None:

@@ -10,16 +10,19 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from certibayes.attacks import GROUPS, METHODS, Attack, Attacked, as_attack, attack
+from certibayes.attacks import GROUPS, METHODS, PGD, Attack, Attacked, as_attack, attack, attack_regression
 from certibayes.attacks.methods import members
-from certibayes.cli.opening import open_run, radius_for, source_of
+from certibayes.cli.opening import OpenedRun, Points, Radius, open_run, radius_for, source_of
 from certibayes.cli.options import (
     ArchitectureOption,
     AtLeast,
     DataDir,
+    DataOption,
     DatasetOption,
     DeviceOption,
+    DomainOption,
     EpsOption,
+    FixedOption,
     JsonOption,
     LimitOption,
     ModulesOption,
@@ -27,10 +30,12 @@ from certibayes.cli.options import (
     OptionalRun,
     SamplesOption,
     SeedOption,
+    TargetOption,
+    TaskOption,
 )
+from certibayes.cli.output import FormatOption, OutOption, require_out, store
 from certibayes.cli.terminal import check_bar, console, error_handler, print_json
 from certibayes.errors import InvalidInput
-from certibayes.experiments.tables import require_format, write_table
 from certibayes.support.progress import reporting
 
 
@@ -50,7 +55,12 @@ def attack_command(
     modules: ModulesOption = None,
     architecture: ArchitectureOption = None,
     dataset: DatasetOption = None,
+    file: DataOption = None,
+    target: TargetOption = None,
+    task: TaskOption = None,
+    domain: DomainOption = None,
     eps: EpsOption = None,
+    fixed: FixedOption = None,
     method: Annotated[
         str,
         typer.Option(
@@ -77,26 +87,31 @@ def attack_command(
     limit: LimitOption = None,
     data_dir: DataDir = None,
     device: DeviceOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write a table of the points, as CSV or, if so named, .parquet.")
-    ] = None,
+    out: OutOption = None,
+    form: FormatOption = "csv",
     at_least: AtLeast = None,
     as_json: JsonOption = False,
 ) -> None:
     """Attack the predictor: how many test points are still classified correctly?
 
-    An attack gives an upper bound on robustness and proves nothing; `certibayes certify` gives the lower bound.
+    An attack gives an upper bound on robustness and proves nothing; `certibayes certify` gives the lower bound. Of a
+    regression, predictions are moved as far as possible, up and down (pgd).
 
     Example: certibayes attack runs/a --method ensemble --limit 500
     """
     with error_handler():
-        form = "parquet" if out is not None and out.suffix == ".parquet" else "csv"
-        require_format(form)
+        require_out(out, form, proves=False)
         flags = {"steps": steps, "restarts": restarts, "queries": queries}
         chosen = members(as_attack(method.split(","), **flags))
         _require_known(chosen, flags)
-        case = open_run(source_of(run, modules, architecture), dataset, data_dir, samples, seed, limit, device)
-        radius = radius_for(case, eps, norm)
+        points = Points(dataset, file, target, task, domain, data_dir, limit)
+        case = open_run(source_of(run, modules, architecture), points, samples, seed, device)
+        radius = radius_for(case, eps, norm, fixed)
+        if case.posterior.task == "regression":
+            if draws is not None or at_least is not None:
+                raise InvalidInput("--draws and --at-least are for classes; a regression has neither broken points.")
+            _attack_regression(case, radius, method, chosen, norm, seed, out, form, as_json)
+            return
         settings: dict[str, Any] = {
             "eps": radius.eps,
             "method": chosen,
@@ -112,17 +127,15 @@ def attack_command(
                     case.posterior, case.x, case.y, draws=draws, decided_by=case.predictor, progress=move, **settings
                 )
         after = result.robust_accuracy_after()
-        if out is not None:
-            _store(out, form, result)
+        record = {
+            "n": len(case.x), "accuracy": after["clean"], "robust_accuracy": result.robust_accuracy, "after": after,
+            **radius.to_json(), "norm": norm, "method": method,
+            "attacks": {each.name: asdict(each) for each in chosen}, "draws": draws, "samples": case.predictor.size,
+            "dataset": case.dataset, "digest": case.predictor.digest,
+        }  # fmt: skip
+        store(out, form, _columns(result), record)
         if as_json:
-            print_json(
-                {
-                    "n": len(case.x), "accuracy": after["clean"], "robust_accuracy": result.robust_accuracy,
-                    "after": after, "eps": radius.eps, "eps_source": radius.source, "norm": norm, "method": method,
-                    "attacks": {each.name: asdict(each) for each in chosen}, "draws": draws,
-                    "samples": case.predictor.size, "dataset": case.dataset, "digest": case.predictor.digest,
-                }
-            )  # fmt: skip
+            print_json(record)
         else:
             console.print(
                 f"[bold]{100 * result.robust_accuracy:.2f}%[/bold] of {len(case.x)} points are unbroken at "
@@ -153,8 +166,8 @@ def _print_table(after: dict[str, float]) -> None:
     console.print(table)
 
 
-def _store(out: Path, form: str, result: Attacked) -> None:
-    columns = {
+def _columns(result: Attacked) -> dict[str, Any]:
+    return {
         "point": range(len(result.success)),
         "label": result.labels.tolist(),
         "predicted": result.predicted.tolist(),
@@ -162,4 +175,50 @@ def _store(out: Path, form: str, result: Attacked) -> None:
         "broken_by": result.breakers(),
         "distance": result.distance.tolist(),
     }
-    write_table(out, columns, form)
+
+
+def _attack_regression(
+    case: OpenedRun,
+    radius: Radius,
+    method: str,
+    chosen: tuple[Attack, ...],
+    norm: str,
+    seed: int,
+    out: Path | None,
+    form: str,
+    as_json: bool,
+) -> None:
+    """Move predictions as far as possible; what `certify` proves contains what is found."""
+    pgd = chosen[0]
+    if len(chosen) > 1 or not isinstance(pgd, PGD):
+        raise InvalidInput(f"a regression is attacked by pgd, which climbs its prediction; {method} is for classes.")
+    with reporting(not as_json, "attacking") as move:
+        result = attack_regression(
+            case.predictor, case.x, case.y, eps=radius.eps, method=pgd, norm=norm, domain=case.domain, seed=seed,
+            progress=move,
+        )  # fmt: skip
+    error = (result.predicted - result.reference).double()
+    width = (result.upper - result.lower).double()
+    record = {
+        "n": len(result), "rmse": float(error.square().mean().sqrt()),
+        "attacked_rmse": float(result.deviation.double().square().mean().sqrt()), "mean_width": float(width.mean()),
+        **radius.to_json(), "norm": norm, "method": method, "attacks": {pgd.name: asdict(pgd)}, "task": "regression",
+        "samples": case.predictor.size, "dataset": case.dataset, "digest": case.predictor.digest,
+    }  # fmt: skip
+    columns: dict[str, Any] = {"point": range(len(result))}
+    parts = {"target": case.y, "predicted": result.predicted, "lower": result.lower, "upper": result.upper}
+    for name, values in parts.items():
+        for k, column in enumerate(values.T.tolist()):
+            columns[name if values.shape[1] == 1 else f"{name}_{k}"] = column
+    store(out, form, columns, record)
+    if as_json:
+        print_json(record)
+        return
+    console.print(
+        f"predictions of {len(result)} points were moved over [bold]{record['mean_width']:.4g}[/bold] on average at "
+        f"{radius.words} ({norm}; pgd); root mean squared error {record['rmse']:.4g}, attacked "
+        f"{record['attacked_rmse']:.4g}",
+        highlight=False,
+    )
+    if out is not None:
+        console.print(f"points in [bold]{escape(str(out))}[/bold]", highlight=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,16 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from certibayes.certificates import Certificate
-from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS, as_method, certified_scores, certify
+from certibayes.certification import BOUNDS, INTERMEDIATES, METHODS, Method, as_method, certified_scores, certify
 from certibayes.certification.shards import certify_in_shards
-from certibayes.cli.opening import OpenedRun, Radius, open_run, radius_for, source_of
+from certibayes.cli import intervals
+from certibayes.cli.opening import OpenedRun, Points, Radius, open_run, radius_for, source_of
 from certibayes.cli.options import (
     ArchitectureOption,
     AtLeast,
     DataDir,
+    DataOption,
     DatasetOption,
     DeviceOption,
+    DomainOption,
     EpsOption,
+    FixedOption,
     JsonOption,
     LimitOption,
     ModulesOption,
@@ -27,12 +30,15 @@ from certibayes.cli.options import (
     OptionalRun,
     SamplesOption,
     SeedOption,
+    TargetOption,
+    TaskOption,
 )
+from certibayes.cli.output import FormatOption, OutOption, is_file, require_out, store
 from certibayes.cli.terminal import check_bar, console, error_handler, print_json, strict
 from certibayes.errors import Interrupted, InvalidInput
 from certibayes.evaluation import brier_score, negative_log_likelihood, uncertainty
-from certibayes.experiments.tables import FORMATS, require_format, write_table
-from certibayes.support.files import write_atomically
+from certibayes.experiments import certify_with
+from certibayes.experiments.engines import ENGINES, make_engine
 from certibayes.support.progress import reporting
 
 BoundsOption = Annotated[
@@ -60,7 +66,8 @@ IntermediatesOption = Annotated[
     typer.Option(
         "--intermediates",
         help=f"What linear bounds know of the layers in between: {', '.join(INTERMEDIATES)} or auto. ibp: intervals. "
-        "crown: tighter in deep networks, at higher cost; needs --bounds other than ibp. auto (of the methods auto and "
+        "crown: tighter in deep networks, at higher cost; needs --bounds other than ibp. alpha-crown: tighter and "
+        "costlier still. auto (of the methods auto and "
         "best): crown where intervals explode from layer to layer.",
     ),
 ]
@@ -84,7 +91,12 @@ def certify_command(
     modules: ModulesOption = None,
     architecture: ArchitectureOption = None,
     dataset: DatasetOption = None,
+    file: DataOption = None,
+    target: TargetOption = None,
+    task: TaskOption = None,
+    domain: DomainOption = None,
     eps: EpsOption = None,
+    fixed: FixedOption = None,
     norm: NormOption = "linf",
     bounds: BoundsOption = None,
     method: MethodOption = "auto",
@@ -95,17 +107,32 @@ def certify_command(
     limit: LimitOption = None,
     data_dir: DataDir = None,
     device: DeviceOption = None,
-    out: Annotated[
-        Path | None,
+    out: OutOption = None,
+    budget: BudgetOption = None,
+    tolerance: Annotated[
+        float | None,
         typer.Option(
-            "--out",
-            help="Directory for a table of the points, the summary and the certificate; a command that was stopped "
-            "goes on there. A name that ends in .json means the certificate alone.",
+            "--tolerance", help="For a regression: a point is certified up to this deviation from its target."
         ),
     ] = None,
-    budget: BudgetOption = None,
-    form: Annotated[str, typer.Option("--format", help=f"The table's format: {' or '.join(FORMATS)}.")] = "csv",
-    shard: Annotated[int, typer.Option("--shard", help="Points after which OUT is brought up to date.")] = 500,
+    form: FormatOption = "csv",
+    shard: Annotated[
+        int,
+        typer.Option(
+            "--shard", help="Points after which OUT is brought up to date; a command that was stopped goes on there."
+        ),
+    ] = 500,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="Processes that divide the shards of OUT, or tasks on a cluster.", min=1),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help=f"Where shards are worked on: {' or '.join(ENGINES)}.")
+    ] = ENGINES[0],
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Of a Ray cluster that runs already, such as auto (--engine ray)."),
+    ] = None,
     verify: Annotated[
         Path | None,
         typer.Option("--verify", hidden=True),
@@ -116,7 +143,8 @@ def certify_command(
     """Prove how many test points no change within EPS can move to another class.
 
     The proof is about the predictor made of SAMPLES weight samples drawn with SEED; the same samples predict.
-    Fractions are of all points; a certified point is also classified correctly.
+    Fractions are of all points; a certified point is also classified correctly. For a regression the interval of each
+    prediction is proved, and with --tolerance how many predictions stay that close to their targets.
 
     What --out writes is checked by a second, independent program: certibayes check RUN OUT.
 
@@ -125,28 +153,43 @@ def certify_command(
     with error_handler():
         if verify is not None:
             raise InvalidInput(f"--verify is a command of its own now: certibayes check {run} {verify}")
-        require_format(form)
-        case = open_run(source_of(run, modules, architecture), dataset, data_dir, samples, seed, limit, device)
+        require_out(out, form)
+        points = Points(dataset, file, target, task, domain, data_dir, limit)
+        case = open_run(source_of(run, modules, architecture), points, samples, seed, device)
         chosen = as_method(method, bounds=bounds, intermediates=intermediates, budget=budget)
-        radius = radius_for(case, eps, norm)
+        radius = radius_for(case, eps, norm, fixed)
+        if case.posterior.task == "regression":
+            _certify_regression(case, radius, chosen, norm, rounding, tolerance, out, form, at_least, as_json)
+            return
+        if tolerance is not None:
+            raise InvalidInput("--tolerance is for a regression; classes are certified or not.")
+        divided = workers is not None or address is not None or engine != ENGINES[0]
+        if divided and (out is None or is_file(out)):
+            raise InvalidInput("--workers and --engine divide the shards of a directory; name one with --out.")
         settings: dict[str, Any] = {
             "eps": radius.eps, "norm": norm, "domain": case.domain, "method": chosen, "rounding": rounding,
         }  # fmt: skip
         with reporting(not as_json, "certifying") as move:
-            if out is None or out.suffix == ".json":
+            if out is None or is_file(out):
                 result = certify(case.predictor, case.x, case.y, progress=move, **settings)
             else:
                 try:
-                    result = certify_in_shards(
-                        case.predictor, case.x, case.y, out, shard=shard, progress=move, **settings
-                    )
+                    if divided:
+                        chosen_engine = make_engine(engine, workers=workers, device=device, address=address)
+                        result = certify_with(
+                            chosen_engine, case.predictor, case.x, case.y, out,
+                            workers=workers or chosen_engine.workers or len(case.x), shard=shard, **settings,
+                        )  # fmt: skip
+                    else:
+                        result = certify_in_shards(
+                            case.predictor, case.x, case.y, out, shard=shard, progress=move, **settings
+                        )
                 except KeyboardInterrupt:
                     raise Interrupted(f"stopped. Finished points are in {out}; the same command goes on.") from None
         # Only here is it known how the samples were drawn.
-        result = replace(result, provenance=replace(result.provenance, seed=seed))
+        result = replace(result, provenance=replace(result.provenance, seed=case.seed))
         record = _summary(case, result, radius)
-        if out is not None:
-            _store(out, form, result, record)
+        store(out, form, result.columns(), record, result)
         if as_json:
             print_json(record)
         else:
@@ -167,8 +210,7 @@ def _summary(case: OpenedRun, result: Certificate, radius: Radius) -> dict[str, 
         "certified_brier": worst["brier"],
         "entropy": float(found.predictive_entropy.mean()),
         "certified_entropy": [worst["entropy_lower"], worst["entropy_upper"]],
-        "eps": result.eps,
-        "eps_source": radius.source,
+        **radius.to_json(),
         "norm": result.norm,
         "bounds": result.bounds,
         "intermediates": result.intermediates,
@@ -194,23 +236,31 @@ def _answers(result: Certificate) -> dict[str, float]:
     }
 
 
-def _store(out: Path, form: str, result: Certificate, record: dict[str, Any]) -> None:
-    if out.suffix == ".json":
-        result.save(out)
-        return
-    columns: dict[str, Any] = {
-        "point": range(len(result)),
-        "label": result.labels.tolist(),
-        "predicted": result.predicted.tolist(),
-        "certified": result.certified.tolist(),
-    }
-    if result.attacked is not None:
-        columns |= {"attacked": result.attacked.tolist(), "unknown": result.unknown.tolist()}
-    for end, values in (("lower", result.lower), ("upper", result.upper)):
-        columns |= {f"{end}_{c}": column for c, column in enumerate(values.T.tolist())}
-    write_table(out / f"points.{form}", columns, form)
-    result.save(out / "certificate.json")
-    write_atomically(out / "summary.json", (json.dumps(record, indent=2) + "\n").encode())
+def _certify_regression(
+    case: OpenedRun,
+    radius: Radius,
+    method: Method,
+    norm: str,
+    rounding: str,
+    tolerance: float | None,
+    out: Path | None,
+    form: str,
+    at_least: float | None,
+    as_json: bool,
+) -> None:
+    if at_least is not None and tolerance is None:
+        raise InvalidInput("--at-least is a fraction of certified points, which --tolerance tells apart; pass both.")
+    with reporting(not as_json, "bounding") as move:
+        settings = {"norm": norm, "rounding": rounding, "progress": move}
+        result = intervals.certified_intervals(case, radius, method, tolerance, settings)
+    record = intervals.summary(case, result, radius)
+    store(out, form, intervals.columns(case, result), record, result)
+    if as_json:
+        print_json(record)
+    else:
+        intervals.show(result, record, radius)
+    if result.certified_fraction is not None:
+        check_bar(result.certified_fraction, at_least, "certified fraction")
 
 
 def _print(result: Certificate, record: dict[str, Any], radius: Radius) -> None:
@@ -226,7 +276,8 @@ def _print(result: Certificate, record: dict[str, Any], radius: Radius) -> None:
             highlight=False,
         )
     console.print(
-        f"temperature {record['temperature']}, mutual information {record['mutual_information']:.5f}, "
+        ("" if record["temperature"] is None else f"temperature {record['temperature']}, ")
+        + f"mutual information {record['mutual_information']:.5f}, "
         f"disagreement {record['disagreement']:.4f}",
         highlight=False,
     )

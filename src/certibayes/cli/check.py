@@ -9,13 +9,24 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from certibayes.certificates import Certificate, read_record
+from certibayes.certificates import Certificate, Radius, RegressionCertificate, read_record
 from certibayes.certificates.certificate import parse
 from certibayes.certificates.words import bounds_in_words
 from certibayes.checker import Check, check_certificate
-from certibayes.cli.opening import open_run
-from certibayes.cli.options import DataDir, DatasetOption, DeviceOption, JsonOption, LimitOption, RunArgument
+from certibayes.cli.opening import Points, open_run
+from certibayes.cli.options import (
+    DataDir,
+    DataOption,
+    DatasetOption,
+    DeviceOption,
+    JsonOption,
+    LimitOption,
+    RunArgument,
+    TargetOption,
+    TaskOption,
+)
 from certibayes.cli.terminal import BELOW_BAR, console, error_handler, notes, print_json
+from certibayes.errors import InvalidInput
 from certibayes.support.progress import reporting
 
 
@@ -28,6 +39,9 @@ def check_command(
         bool, typer.Option("--strict", help="Leave nothing open: every marked point and all bounds must be confirmed.")
     ] = False,
     dataset: DatasetOption = None,
+    file: DataOption = None,
+    target: TargetOption = None,
+    task: TaskOption = None,
     samples: Annotated[
         int | None, typer.Option("--samples", help="Weight samples in the predictor; the certificate's by default.")
     ] = None,
@@ -51,11 +65,17 @@ def check_command(
     """
     with error_handler():
         record = read_record(certificate)
+        if record.get("kind") in (RegressionCertificate.kind, Radius.kind):
+            raise InvalidInput(
+                f"{certificate} is of the kind {record['kind']}, and the independent program checks certificates of "
+                "classes. certibayes.load_certificate(PATH) checks what such a record alone can tell."
+            )
         claimed = parse(record)
         # What the certificate says of itself is only where to look; digests decide whether it was found there.
         drawn = samples or claimed.samples
         seed = (claimed.seed or 0) if seed is None else seed
-        case = open_run(run, dataset, data_dir, drawn, seed, limit or max(len(claimed), 1), device)
+        points = Points(dataset, file, target, task, None, data_dir, limit or max(len(claimed), 1))
+        case = open_run(run, points, drawn, seed, device)
         with reporting(not as_json, "checking") as move:
             check = check_certificate(record, case.predictor, case.x, progress=move)
         same_labels = not check.problems and record["labels"] == case.y.tolist()

@@ -19,7 +19,14 @@ data_app = typer.Typer(help="List data sets, and get them from their publishers.
 
 @data_app.callback()
 def list_command(context: typer.Context, data_dir: DataDir = None, as_json: JsonOption = False) -> None:
-    """List the data sets and say which are here."""
+    """List the data sets and say which are here.
+
+    Data of your own are files, which --data takes. A .csv is a table whose first line names the columns; --target
+    says which of them is to be predicted, and a column called split, if there is one, which rows are for train and
+    test. .npz and .pt hold arrays x and y, or x_train, y_train, x_test and y_test. Where a file does not say what to
+    test on, every fifth point is, from the first on. Images of bytes are divided by 255; all else is taken in its own
+    units.
+    """
     if context.invoked_subcommand is not None:
         # `data --json get NAME` means the same as `data get NAME --json`.
         context.obj = (data_dir, as_json)
@@ -35,7 +42,7 @@ def list_command(context: typer.Context, data_dir: DataDir = None, as_json: Json
             table.add_row(name, "[green]yes[/green]" if available else "no", command)
         console.print(table)
         where = escape(str(data.data_directory(data_dir)))
-        console.print(f"looked in {where}; digits and diabetes are part of the package", highlight=False)
+        console.print(f"looked in {where}; digits, diabetes and breast-cancer are part of the package", highlight=False)
 
 
 @data_app.command("get")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,13 +11,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes import data
-from certibayes.cli.opening import ModuleFiles, OpenedRun, Radius, open_run, radius_for, source_of
+from certibayes.attacks import PGD
+from certibayes.cli.opening import ModuleFiles, OpenedRun, Points, Radius, open_run, radius_for, source_of
 from certibayes.cli.options import (
     ArchitectureOption,
     DataDir,
+    DataOption,
     DatasetOption,
     DeviceOption,
+    DomainOption,
     EpsOption,
+    FixedOption,
     JsonOption,
     LimitOption,
     ModulesOption,
@@ -26,17 +29,19 @@ from certibayes.cli.options import (
     OptionalRun,
     SamplesOption,
     SeedOption,
+    TargetOption,
+    TaskOption,
     run_directory,
 )
+from certibayes.cli.output import FormatOption, OutOption, is_file, require_out, store
+from certibayes.cli.regression import evaluate_regression
 from certibayes.cli.terminal import console, error_handler, notes, print_json
 from certibayes.errors import InvalidInput
 from certibayes.evaluation import Assessment, assess
 from certibayes.experiments.figures import require_matplotlib
 from certibayes.experiments.out_of_distribution import MADE, load_out_of_distribution, usual_out_of_distribution
-from certibayes.experiments.tables import FORMATS, require_format, write_table
 from certibayes.experiments.uncertainty_figures import TITLES, calibration_figure, curves_of, histogram_grid
 from certibayes.posteriors import Posterior
-from certibayes.support.files import write_atomically
 from certibayes.support.optional import require_package
 
 
@@ -51,11 +56,16 @@ def evaluate_command(
     modules: ModulesOption = None,
     architecture: ArchitectureOption = None,
     dataset: DatasetOption = None,
+    file: DataOption = None,
+    target: TargetOption = None,
+    task: TaskOption = None,
+    domain: DomainOption = None,
     ood: Annotated[
         str | None,
         typer.Option("--ood", help=f"Out-of-distribution inputs: another data set, or {', '.join(MADE)}."),
     ] = None,
     eps: EpsOption = None,
+    fixed: FixedOption = None,
     norm: NormOption = "linf",
     adversarial: Annotated[
         bool, typer.Option("--adversarial/--no-adversarial", help="Whether to evaluate on adversarial examples, too.")
@@ -67,34 +77,40 @@ def evaluate_command(
     limit: LimitOption = None,
     data_dir: DataDir = None,
     device: DeviceOption = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Directory for figures, the summary and a table of all points.")
-    ] = None,
-    form: Annotated[str, typer.Option("--format", help=f"The table's format: {' or '.join(FORMATS)}.")] = "csv",
+    out: OutOption = None,
+    form: FormatOption = "csv",
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate predictions and their uncertainty: in distribution, out of distribution and on adversarial examples.
 
     Out-of-distribution inputs are the positive class of AUROC, AUPR and FPR95, and the score is the uncertainty. Unless
-    --ood is given they are fashion-mnist for mnist, svhn for cifar10, and shuffled pixels for the embedded digits.
+    --ood is given they are fashion-mnist for mnist, svhn for cifar10, shuffled pixels for the embedded digits, and for
+    a table columns that are drawn independently. Of a regression, errors, standard deviations and likelihood are
+    measured, and errors under attack.
 
     Example: certibayes evaluate runs/standard runs/robust --dataset mnist --ood fashion-mnist --out runs/evaluated
     """
     with error_handler():
-        require_format(form)
-        require_package("torchmetrics", "evaluation")
-        if out is not None:
-            require_matplotlib()
+        require_out(out, form, proves=False)
         first = source_of(run, modules, architecture)
         paths = [first] if other is None else [first, other]
-        opened = [open_run(path, dataset, data_dir, samples, seed, limit, device) for path in paths]
+        points = Points(dataset, file, target, task, domain, data_dir, limit)
+        opened = [open_run(path, points, samples, seed, device) for path in paths]
         inside = opened[0].dataset
         if any(case.dataset != inside for case in opened):
             raise InvalidInput("the two runs were trained on different data; say with --dataset what to test on.")
         cases = dict(zip(_names(paths, opened), opened, strict=True))
-        radius = _radius(opened, eps, norm) if adversarial else None
-        ood = ood or usual_out_of_distribution(inside)
-        outside = load_out_of_distribution(ood, data.load(inside, data_dir), data_dir, limit)
+        radius = _radius(opened, eps, norm, fixed) if adversarial else None
+        if opened[0].posterior.task == "regression":
+            if ood is not None:
+                raise InvalidInput("--ood is for classes: out-of-distribution inputs are detected by entropies.")
+            evaluate_regression(cases, radius, norm, PGD(steps, restarts), seed, out, form, as_json)
+            return
+        require_package("torchmetrics", "evaluation")
+        if out is not None:
+            require_matplotlib()
+        ood = ood or ("independent" if opened[0].features else usual_out_of_distribution(inside))
+        outside = load_out_of_distribution(ood, _inside(opened[0]), data_dir, limit)
         assessments = {}
         for name, case in cases.items():
             with notes.status(f"{escape(name)}: evaluating"):
@@ -118,7 +134,14 @@ def evaluate_command(
             console.print(f"figures, summary and points in [bold]{escape(str(out))}[/bold]", highlight=False)
 
 
-def _radius(cases: list[OpenedRun], eps: float | None, norm: str) -> Radius | None:
+def _inside(case: OpenedRun) -> data.DataSet:
+    """Return the points as a data set, of which out-of-distribution inputs can be made."""
+    test = data.Split(case.x.cpu(), case.y.cpu())
+    classes = tuple(map(str, range(case.predictor.classes)))
+    return data.DataSet(case.dataset, test, test, classes, case.domain)
+
+
+def _radius(cases: list[OpenedRun], eps: Any, norm: str, fixed: str | None) -> Radius | None:
     """Return the radius of adversarial examples: the one asked for, or the one that all robust runs were trained for.
 
     None if no run was trained for one: what is left can be evaluated without.
@@ -127,7 +150,7 @@ def _radius(cases: list[OpenedRun], eps: float | None, norm: str) -> Radius | No
     if len({case.own_radius for case in robust}) > 1 and eps is None:
         first, second = (f"{case.own_radius:g}" for case in robust)
         raise InvalidInput(f"one run was trained for {first}, the other for {second}; say with --eps which to take.")
-    return radius_for((robust or cases)[0], eps, norm) if robust or eps is not None else None
+    return radius_for((robust or cases)[0], eps, norm, fixed) if robust or eps is not None else None
 
 
 def _names(paths: Sequence[Path | ModuleFiles], cases: list[OpenedRun]) -> list[str]:
@@ -161,16 +184,16 @@ def _record(
     return {
         "dataset": next(iter(cases.values())).dataset,
         "ood": ood,
-        "eps": None if radius is None else radius.eps,
-        "eps_source": None if radius is None else radius.source,
+        **({"eps": None, "eps_source": None} if radius is None else radius.to_json()),
         "norm": norm,
         "runs": runs,
     }
 
 
 def _store(out: Path, form: str, record: dict[str, Any], assessments: dict[str, Assessment]) -> None:
-    write_table(out / f"points.{form}", _points(assessments), form)
-    write_atomically(out / "summary.json", (json.dumps(record, indent=2) + "\n").encode())
+    store(out, form, _points(assessments), record)
+    if is_file(out):
+        return
     curves = {name: curves_of(assessment) for name, assessment in assessments.items()}
     histogram_grid(
         {title: {name: c["histograms"][score] for name, c in curves.items()} for score, title in TITLES.items()},
@@ -216,7 +239,8 @@ def _table(record: dict[str, Any]) -> Table:
         table.add_row(title, *cells)
 
     if record["eps"] is not None:
-        attacked = f"PGD ±{record['eps']:g}" if record["norm"] == "linf" else f"PGD {record['norm']} {record['eps']:g}"
+        size = f"{record['eps']:g}" if isinstance(record["eps"], float) else "by name"
+        attacked = f"PGD ±{size}" if record["norm"] == "linf" else f"PGD {record['norm']} {size}"
     add("temperature", "", "temperature")
     add("accuracy", ".2%", "in", "accuracy")
     if record["eps"] is not None:

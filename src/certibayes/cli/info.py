@@ -20,6 +20,7 @@ from certibayes.cli.terminal import console, error_handler, print_json, strict
 from certibayes.errors import CertibayesError, InvalidInput
 from certibayes.evaluation import diagnose, elbo
 from certibayes.experiments import ALGORITHMS, LIKELIHOODS, TrainSpec, load_run
+from certibayes.experiments.own_data import own_data
 from certibayes.experiments.run import read_record
 from certibayes.inference import held_out
 from certibayes.networks import BY_NAME
@@ -103,7 +104,7 @@ def _evidence(run: Path, data_dir: Path | None) -> dict[str, Any]:
     """Return the ELBO under both likelihoods, of the data that the run was trained on."""
     record = read_record(run)
     spec = TrainSpec.from_json(record["spec"])
-    train: Any = data.load(spec.dataset, data_dir).train
+    train: Any = spec.load_data(data_dir).train
     if spec.validation:
         train = held_out(train, spec.validation, spec.seed)[0]
     posterior = load_run(run)
@@ -135,7 +136,7 @@ def _diagnostics(posterior: Posterior, data_dir: Path | None) -> dict[str, Any]:
         name = posterior.metadata.get("dataset")
         if name is None:
             raise InvalidInput("the run does not say which data it was trained on; call certibayes.diagnose instead.")
-        inputs = data.load(name, data_dir).test.inputs[:POINTS]
+        inputs = own_data(posterior, data_dir).test.inputs[:POINTS]
         return {"dataset": name, "points": len(inputs), **diagnose(posterior, inputs).summary()}
     except (CertibayesError, OSError) as error:
         return {"missing": str(error)}

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperCommand
 
 from certibayes.errors import InvalidInput
+from certibayes.experiments.columns import LIMITS, RADII, read_radii
 from certibayes.experiments.factory import FORM
 from certibayes.experiments.settings import as_number
 from certibayes.zoo.catalog import SPEC, directory
@@ -26,6 +27,14 @@ def radius_of_text(text: str) -> float:
         return as_number(str(text))
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no radius; write a number such as 0.1 or 8/255.") from None
+
+
+def radii_of_text(text: str) -> float | dict[str, float]:
+    """Read a radius, or radii by the names of columns, from the command line."""
+    try:
+        return read_radii(str(text))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no radius; write {RADII}.") from None
 
 
 def run_directory(text: str) -> Path:
@@ -103,15 +112,53 @@ DataDir = Annotated[
     typer.Option("--data-dir", envvar="CERTIBAYES_DATA", help="Where data sets lie (see `certibayes data`)."),
 ]
 DatasetOption = Annotated[str | None, typer.Option("--dataset", help="Data set to test on; the run's own by default.")]
-EpsOption = Annotated[
-    float | None,
+DataOption = Annotated[
+    Path | None,
     typer.Option(
-        "--eps",
-        parser=radius_of_text,
-        metavar="RADIUS",
-        help="How much each input value may change, such as 0.1 or 8/255; by default what the run was trained for.",
+        "--data",
+        metavar="FILE",
+        help="Instead of a data set, a file of your own: .csv, .npz or .pt (see `certibayes data`). All of its points "
+        "are taken, but for those that the run was trained on.",
         show_default=False,
     ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option("--target", metavar="NAME", help="With --data, the column to be predicted.", show_default=False),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        metavar="TASK",
+        help="With --data, classification or regression, where targets leave it open.",
+        show_default=False,
+    ),
+]
+DomainOption = Annotated[
+    str | None,
+    typer.Option(
+        "--domain",
+        metavar="LIMITS",
+        help=f"Values that inputs can take: {LIMITS}; by default those of the run or the data.",
+        show_default=False,
+    ),
+]
+EpsOption = Annotated[
+    Any,
+    typer.Option(
+        "--eps",
+        parser=radii_of_text,
+        metavar="RADIUS",
+        help=f"How much each input value may change: {RADII}, where columns that are not named do not change. By "
+        "default what the run was trained for. For a run on a table in units of its own, a number counts what the "
+        "run's radius did: standard deviations of each column, unless train --scale said otherwise.",
+        show_default=False,
+    ),
+]
+FixedOption = Annotated[
+    str | None,
+    typer.Option("--fixed", metavar="NAMES", help="Columns that do not change, with commas.", show_default=False),
 ]
 NormOption = Annotated[
     str,

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption, LimitOption
+from certibayes.cli.reproduce_figure import reproduce_figure
 from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.errors import InvalidInput
 from certibayes.experiments import Evaluator, run_study
@@ -21,10 +22,13 @@ from certibayes.experiments.deep_study import DeepEvaluator, choose, run_deep_st
 from certibayes.experiments.deep_study import Row as DeepRow
 from certibayes.experiments.deep_study import flat as flat_deep
 from certibayes.experiments.deep_tasks import chosen_tasks
+from certibayes.experiments.engines import ENGINES
+from certibayes.experiments.figure_spec import figure_names
 from certibayes.experiments.honest_study import Evaluation, by_recipe, chosen_recipes, run_honest_study
 from certibayes.experiments.honest_study import row_cells as honest_cells
 from certibayes.experiments.inference_study import EPS, Row
 from certibayes.experiments.out_of_distribution import usual_out_of_distribution
+from certibayes.experiments.run import CHECKPOINT_EVERY
 from certibayes.experiments.uncertainty_study import (
     TEMPERATURES,
     UncertaintyEvaluator,
@@ -37,7 +41,7 @@ from certibayes.support.names import unknown_name
 from certibayes.support.progress import reporting
 
 STUDIES = ("inference", "uncertainty", "certification", "deep", "honest")
-
+FIGURES = tuple(figure_names())
 
 PARTS = ("results", "choice", "paths")
 
@@ -52,14 +56,35 @@ SHOWN = {
 
 
 def reproduce_command(
-    study: Annotated[str, typer.Argument(help=f"What to reproduce: {', '.join(STUDIES)}.")],
-    dataset: Annotated[str, typer.Option("--dataset", help="Data set to train and test on.")] = "mnist",
+    study: Annotated[
+        str,
+        typer.Argument(
+            help=f"A figure: {', '.join(FIGURES)}, or a TOML file like theirs. Or a study: {', '.join(STUDIES)}."
+        ),
+    ],
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Data set to train and test on; mnist, or a figure's only one.")
+    ] = None,
     ood: Annotated[
         str | None, typer.Option("--ood", help="Out-of-distribution inputs (uncertainty); the usual ones by default.")
     ] = None,
     methods: Annotated[
         list[str] | None,
         typer.Option("--method", help="Take only this method (not inference); may be given several times."),
+    ] = None,
+    recipes: Annotated[
+        list[str] | None,
+        typer.Option("--recipe", help="Take only this recipe (figures): paper, now or validated; likewise."),
+    ] = None,
+    likelihoods: Annotated[
+        list[str] | None, typer.Option("--likelihood", help="Take only this likelihood (figures); likewise.")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option("--engine", help=f"Where a figure's cells are worked on: {' or '.join(ENGINES)}.")
+    ] = ENGINES[0],
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Of a Ray cluster that runs already, such as auto (--engine ray)."),
     ] = None,
     temperatures: Annotated[
         list[float] | None,
@@ -76,32 +101,65 @@ def reproduce_command(
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Trainings of every recipe (deep); its own number by default.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Directory to write to; runs/STUDY by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Directory to write to; runs/STUDY by default, runs/paper for all figures."),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Tiny networks and few epochs, to see that it works; figures mean nothing.")
     ] = False,
-    workers: Annotated[int, typer.Option("--workers", help="Runs at once, each a process of its own.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="Runs at once, each a process of its own; 1 by default, for figures on a CPU as many as cores.",
+        ),
+    ] = None,
+    checkpoint_every: Annotated[
+        float, typer.Option("--checkpoint-every", help="Seconds of training between checkpoints (figures).")
+    ] = CHECKPOINT_EVERY,
     seed: Annotated[int, typer.Option("--seed", help="Seed of networks, data order and inference.")] = 0,
     limit: LimitOption = None,
     device: DeviceOption = None,
     data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a whole study: train and evaluate many posteriors, and write tables and figures.
+    """Make a figure of the paper again, or run a whole study: train and evaluate many posteriors.
 
-    inference: ten methods, certified and attacked. uncertainty: the paper's methods, standard beside robust, on inputs
-    in and out of distribution and on adversarial ones. certification: what each rule proves, and what attacks leave
-    unbroken. deep: posteriors of deep networks; with --part choice, what was compared on held-out images, and with
-    --part paths, lam ramped beside lam from the start. honest: posteriors at temperature 1, compared by the evidence,
-    and what their uncertainty is worth; --method takes those whose names begin so. What is finished is kept: a study
-    that was stopped goes on where it was when the command is given again, and uncertainty and certification share their
-    runs where they are given the same directory.
+    Figures: fig1, accuracy, PGD and certified accuracy of every method and likelihood, as the paper does it and with
+    what we know now; fig2, certified radii; fig3, entropies in and out of distribution and likelihood ratios; eta,
+    lambda, rayleigh, exponential, the supplement's studies of p_eps; regression, certified intervals. A cell is one
+    posterior in a directory of its own. Finished cells are kept, half-finished ones go on from their checkpoint, also
+    after kill -9, and several commands may work on one directory. --engine ray takes a cluster.
 
-    Example: certibayes reproduce inference --dataset mnist --device cuda --workers 8
+    Studies: inference, ten methods, certified and attacked; uncertainty, the paper's methods, standard beside robust,
+    on inputs in and out of distribution and on adversarial ones; certification, what each rule proves, and what attacks
+    leave unbroken; deep, posteriors of deep networks, with --part choice what was compared on held-out images, and with
+    --part paths lam ramped beside lam from the start; honest, posteriors at temperature 1, compared by the evidence,
+    and what their uncertainty is worth, where --method takes those whose names begin so. What is finished is kept: a
+    study that was stopped goes on where it was when the command is given again, and uncertainty and certification share
+    their runs where they are given the same directory.
+
+    Example: certibayes reproduce fig1 --dataset mnist --device cuda
     """
     with error_handler():
+        if study in FIGURES or study.endswith(".toml"):
+            if seed or seeds or ood or budget is not None or tasks or temperatures or part != PARTS[0]:
+                raise InvalidInput(
+                    "a figure's seeds, temperatures and all that is measured are in its file; write one of your own "
+                    "for others. --seed, --seeds, --ood, --budget, --task, --temperature and --part belong to studies."
+                )
+            reproduce_figure(
+                study, dataset, out, engine=engine, address=address, workers=workers, quick=quick, limit=limit,
+                device=device, data_dir=data_dir, as_json=as_json, checkpoint_every=checkpoint_every,
+                chosen={"method": methods, "recipe": recipes, "likelihood": likelihoods},
+            )  # fmt: skip
+            return
         if study not in STUDIES:
-            raise InvalidInput(unknown_name("study", study, STUDIES))
+            raise InvalidInput(unknown_name("figure or study", study, (*FIGURES, *STUDIES)))
+        if recipes or likelihoods or address is not None or engine != ENGINES[0]:
+            raise InvalidInput("--recipe, --likelihood, --engine and --address belong to figures, not to studies.")
+        workers, dataset = workers or 1, dataset or "mnist"
         out = Path("runs") / study if out is None else out
         if study == "inference":
             if ood is not None or methods:
@@ -208,8 +266,9 @@ def _rules_table(rows: list[RuleRow]) -> Table:
 
 def _deep_table(rows: list[DeepRow]) -> Table:
     table = Table(title="certified by intervals; MI: mutual information", title_style="bold")
-    for name in ("task", "posterior"):
-        table.add_column(name, no_wrap=True)
+    table.add_column("task", no_wrap=True)
+    # In two lines on a narrow terminal, so that no figure is cut off.
+    table.add_column("posterior")
     for name in ("nets", "proved", "PGD", "accuracy", "NLL", "MI"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:

@@ -12,6 +12,7 @@ from rich.table import Table
 from certibayes.cli.options import DataDir, DeviceOption, JsonOption, config_file
 from certibayes.cli.terminal import console, error_handler, print_json
 from certibayes.cli.train_options import hyperparameter_options, spec_options, with_options
+from certibayes.data import names_file
 from certibayes.errors import InvalidInput
 from certibayes.experiments import TrainSpec, add_figures, started_spec, train
 from certibayes.experiments.config import TABLE, assemble, read_config, require_agreement
@@ -24,6 +25,15 @@ _SPEC, _HYPERPARAMETERS = spec_options(), hyperparameter_options()
 @with_options(_SPEC + _HYPERPARAMETERS)
 def train_command(
     out: Annotated[Path, typer.Option("--out", help="Directory of the run.")],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help="Instead of --dataset, a file of your own: .csv, .npz or .pt (see `certibayes data`).",
+            show_default=False,
+        ),
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -53,6 +63,12 @@ def train_command(
             raise InvalidInput("--resume goes on with the run in OUT, and --overwrite replaces it; pass one of them.")
         flags = {p.name: given[p.name] for p in _SPEC if given[p.name] is not None}
         flags[TABLE] = {p.name: given[p.name] for p in _HYPERPARAMETERS if given[p.name] is not None}
+        if file is not None:
+            if "dataset" in flags:
+                raise InvalidInput(f"--dataset {flags['dataset']} and --data {file} are two sets of data; pass one.")
+            if not names_file(str(file)):
+                raise InvalidInput(f"{file} is no known file of data: its name must end in .csv, .npz or .pt.")
+            flags["dataset"] = str(file)
         if preset is not None:
             flags["preset"] = preset
         values = None if config is None else read_config(config)
@@ -77,8 +93,7 @@ def train_command(
         _print_temperature(spec, posterior)
         loss = f", final loss {final['loss']:.4f}" if final else ""
         console.print(f"posterior in [bold]{escape(str(out))}[/bold]{loss}", highlight=False)
-        if posterior.task == "classification":
-            console.print(f"next: certibayes certify {escape(str(out))}{_eps(spec)}", highlight=False)
+        console.print(f"next: certibayes certify {escape(str(out))}{_eps(spec)}", highlight=False)
 
 
 def _eps(spec: TrainSpec) -> str:

@@ -1,6 +1,7 @@
-"""The two small data sets that come with the package; ``embedded/README.md`` names their sources."""
+"""The three small data sets that come with the package; ``embedded/README.md`` names their sources."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ from numpy.typing import NDArray
 
 from certibayes.data import _idx as idx
 from certibayes.data.dataset import UNIT_INTERVAL, DataSet, Split
-from certibayes.errors import CorruptFile
+from certibayes.data.files import Reading, read_file
+from certibayes.errors import CorruptFile, InvalidInput
 
 FOLDER = Path(__file__).with_name("embedded")
 
@@ -47,7 +49,27 @@ def diabetes() -> DataSet:
     in_test = np.arange(len(patients)) % 5 == 0
     train = patients[~in_test]
     standardized = (patients - train.mean(axis=0)) / train.std(axis=0)
-    return DataSet("diabetes", _table(standardized[~in_test]), _table(standardized[in_test]), (), None)
+    with path.open() as file:
+        names = tuple(file.readline().strip().split(","))[:-1]
+    return DataSet("diabetes", _table(standardized[~in_test]), _table(standardized[in_test]), (), None, names)
+
+
+def breast_cancer() -> DataSet:
+    """Read the Wisconsin diagnoses of Street et al. (1993): thirty measurements of cells, benign or malignant.
+
+    Every fifth patient, from the first on, is in the test split. Measurements are in units of their own.
+
+    Returns:
+        Inputs (455, 30) and (114, 30), targets (455,) and (114,): 0 for benign, 1 for malignant.
+    """
+    path = FOLDER / "breast-cancer.csv"
+    try:
+        found = read_file(path, Reading("diagnosis", "classification"))
+    except (InvalidInput, FileNotFoundError) as error:
+        raise CorruptFile(f"{path} is corrupt ({error}).") from error
+    if (len(found.train.inputs), len(found.test.inputs), len(found.features)) != (455, 114, 30):
+        raise CorruptFile(f"{path} is corrupt: it does not hold 569 patients with thirty measurements.")
+    return replace(found, name="breast-cancer")
 
 
 def _table(rows: NDArray[np.float64]) -> Split:
@@ -56,4 +78,4 @@ def _table(rows: NDArray[np.float64]) -> Split:
     return Split(values[:, :-1].contiguous(), values[:, -1:].contiguous())
 
 
-EMBEDDED: dict[str, Callable[[], DataSet]] = {"digits": digits, "diabetes": diabetes}
+EMBEDDED: dict[str, Callable[[], DataSet]] = {"digits": digits, "diabetes": diabetes, "breast-cancer": breast_cancer}

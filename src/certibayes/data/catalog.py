@@ -12,6 +12,7 @@ from certibayes.data import _idx as idx
 from certibayes.data import _svhn_mat as svhn_mat
 from certibayes.data._embedded import EMBEDDED
 from certibayes.data.dataset import UNIT_INTERVAL, DataSet, Split
+from certibayes.data.files import Reading, names_file, read_file
 from certibayes.data.layout import LAYOUTS, data_directory, get_command, locate
 from certibayes.errors import CorruptFile, InvalidInput, MissingData
 
@@ -43,16 +44,23 @@ def is_regression(name: str) -> bool:
     return name in _REGRESSIONS
 
 
-def load(name: str, data_dir: str | Path | None = None) -> DataSet:
+def load(
+    name: str | Path, data_dir: str | Path | None = None, *, target: str | None = None, task: str | None = None
+) -> DataSet:
     """Read a data set into memory.
 
-    ``digits`` and ``diabetes`` come with the package; the others are read from the files of their publishers.
-    SVHN mostly serves as out-of-distribution inputs, so its training file may be absent: the training split
-    is then empty.
+    ``digits``, ``diabetes`` and ``breast-cancer`` come with the package; the others are read from the files of their
+    publishers, or of your own. SVHN mostly serves as out-of-distribution inputs, so its training file may be absent:
+    the training split is then empty.
 
     Args:
-        name: One of `names()`.
-        data_dir: Where the files are; by default ``$CERTIBAYES_DATA``, else the user's cache directory.
+        name: One of `names()`, or a file of your own. A ``.csv`` is a table whose first line names the columns; a
+            column ``split`` says train or test for each row. ``.npz`` and ``.pt`` hold arrays ``x`` and ``y``, or
+            ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Where a file does not say which points to test on,
+            every fifth is, from the first on.
+        data_dir: Where the files of publishers are; by default ``$CERTIBAYES_DATA``, else the user's cache directory.
+        target: For a file, the column or array to be predicted.
+        task: For a file, ``"classification"`` or ``"regression"``, where its targets leave that open.
 
     Returns:
         The data set. Images are (N, 1, 28, 28) for MNIST and its relatives, (N, 3, 32, 32) for CIFAR-10 and
@@ -63,7 +71,12 @@ def load(name: str, data_dir: str | Path | None = None) -> DataSet:
         MissingData: Its files are not in the data directory.
         CorruptFile: One of its files is damaged or not of this data set.
     """
+    if names_file(str(name)):
+        return read_file(name, Reading(target, task))
+    name = str(name)
     check_name(name)
+    if target is not None or task is not None:
+        raise InvalidInput(f"target and task are for files of your own; {name} has its own.")
     directory = data_directory(data_dir)
     try:
         return EMBEDDED[name]() if name in EMBEDDED else _READERS[name](locate(name, directory))
@@ -96,7 +109,10 @@ def check_name(name: str) -> None:
     if name not in names():
         near = difflib.get_close_matches(str(name).lower(), names(), n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(f"There is no data set {name!r}.{hint} The data sets are {', '.join(names())}.")
+        raise InvalidInput(
+            f"There is no data set {name!r}.{hint} The data sets are {', '.join(names())}. A file of your own ends in "
+            ".csv, .npz or .pt."
+        )
 
 
 def _mnist(files: Mapping[str, Path]) -> DataSet:

@@ -53,14 +53,19 @@ class DataSet:
         train: What to learn from.
         test: What to evaluate on.
         classes: The name of each class; empty for regression.
-        domain: The smallest and largest value an input can take, or None where there is no such limit.
+        domain: The smallest and largest value an input can take, or None where there is no such limit; tensors (1, d)
+            where columns of a table differ.
+        features: The names of a table's columns; empty for images, and where nobody named them.
+        own_units: Whether inputs are a table in units of its own, which a network has to normalize.
     """
 
     name: str
     train: Split
     test: Split
     classes: tuple[str, ...]
-    domain: tuple[float, float] | None
+    domain: tuple[float, float] | tuple[Tensor, Tensor] | None
+    features: tuple[str, ...] = ()
+    own_units: bool = False
 
     @property
     def task(self) -> str:
@@ -85,10 +90,34 @@ class DataSet:
         std = (torch.stack(centered).sum(0) / count).sqrt()
         return tuple(round(value, 4) for value in mean.tolist()), tuple(round(value, 4) for value in std.tolist())
 
+    def column_statistics(self, of: str = "inputs") -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return mean and standard deviation of every column of the training inputs, or targets, as floats.
+
+        Args:
+            of: ``"inputs"`` (N, d) or ``"targets"`` (N, outputs).
+
+        Raises:
+            InvalidInput: they are no table, or there are none.
+        """
+        table = getattr(self.train, of)
+        if table.dim() != 2 or not len(table):
+            raise InvalidInput(f"{self.name} has no training {of} (N, columns), so no columns.")
+        std, mean = torch.std_mean(table.double(), 0, correction=0)
+        return tuple(mean.tolist()), tuple(std.tolist())
+
     def __repr__(self) -> str:
         task = f"classification of {', '.join(self.classes)}" if self.classes else "regression"
-        domain = "none" if self.domain is None else f"[{self.domain[0]:g}, {self.domain[1]:g}]"
-        return f"DataSet({self.name!r}, {task})\n  train:  {self.train}\n  test:   {self.test}\n  domain: {domain}"
+        lines = [f"DataSet({self.name!r}, {task})", f"  train:  {self.train}", f"  test:   {self.test}"]
+        if self.features:
+            lines.append(f"  features: {', '.join(self.features)}")
+        return "\n".join([*lines, f"  domain: {_in_words(self.domain)}"])
+
+
+def _in_words(domain: Any) -> str:
+    if domain is None:
+        return "none"
+    low, high = domain
+    return "given for each feature" if isinstance(low, Tensor) else f"[{low:g}, {high:g}]"
 
 
 def _range(values: Tensor) -> str:

@@ -25,6 +25,7 @@ from certibayes.evaluation.detection import (
 from certibayes.evaluation.diagnostics import Convergence, Diagnostics, diagnose
 from certibayes.evaluation.entropy import Uncertainty, entropy, uncertainty
 from certibayes.evaluation.evidence import Evidence, elbo
+from certibayes.evaluation.regression import RegressionAssessment, assess_regression
 from certibayes.evaluation.selective import RiskCoverage, risk_coverage
 
 __all__ = [
@@ -35,11 +36,13 @@ __all__ = [
     "Diagnostics",
     "Evidence",
     "Histogram",
+    "RegressionAssessment",
     "Reliability",
     "RiskCoverage",
     "Uncertainty",
     "accuracy",
     "assess",
+    "assess_regression",
     "aupr",
     "auroc",
     "brier_score",

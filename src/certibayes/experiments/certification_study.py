@@ -22,8 +22,9 @@ from certibayes import data
 from certibayes.attacks import PGD, as_attack, attack
 from certibayes.bounds import Domain
 from certibayes.certification import Best, Elided, Method, as_method, certified_radius, certify
+from certibayes.experiments.evaluator import Evaluator, Figures
 from certibayes.experiments.figures import require_matplotlib, rules_figure
-from certibayes.experiments.grid import Evaluator, Figures, run_grid
+from certibayes.experiments.grid import run_grid
 from certibayes.experiments.inference_study import METHODS
 from certibayes.experiments.spec import TrainSpec
 from certibayes.experiments.tables import rows_csv

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from certibayes import data
@@ -28,8 +29,9 @@ from certibayes.errors import RunExists
 from certibayes.evaluation import uncertainty
 from certibayes.experiments._deep_figures import draw_paths, draw_rows
 from certibayes.experiments.deep_tasks import HELD_OUT, TASKS, Task
+from certibayes.experiments.evaluator import Evaluator, Figures
 from certibayes.experiments.figures import require_matplotlib
-from certibayes.experiments.grid import Evaluator, Figures, run_grid
+from certibayes.experiments.grid import run_grid
 from certibayes.experiments.run import load_run, training_data
 from certibayes.experiments.spec import TrainSpec
 from certibayes.experiments.tables import rows_csv
@@ -57,6 +59,7 @@ class DeepEvaluator(Evaluator):
 
     Attributes:
         sizes: weight samples; fewer where a posterior holds fewer.
+        dtype: precision of the predictors.
         validated: take the images that training held out in the place of test images.
     """
 
@@ -64,6 +67,7 @@ class DeepEvaluator(Evaluator):
     steps: int = 10
     restarts: int = 1
     sizes: tuple[int, ...] = (35,)
+    dtype: torch.dtype = torch.float32
     validated: bool = False
 
     @property
@@ -79,7 +83,7 @@ class DeepEvaluator(Evaluator):
         held = max(self.sizes, default=0) if posterior.held is None else posterior.held
         for size in dict.fromkeys(min(size, held) for size in self.sizes):
             predictor = posterior.predictor(size, device=self.device, data=training_data(posterior, self.data_dir))
-            found[str(size)] = self.measure(predictor, x, y, dataset)
+            found[str(size)] = self.measure(predictor.to(self.dtype), x, y, dataset)
         return found
 
     def _images(self, dataset: DataSet, spec: TrainSpec) -> tuple[Tensor, Tensor]:
@@ -108,6 +112,7 @@ class DeepEvaluator(Evaluator):
             "nll": float(nll),
             "mutual_information": float(clean.mutual_information.mean()),
             "disagreement": float(clean.disagreement.mean()),
+            "dtype": str(predictor.dtype).removeprefix("torch."),
             "digest": predictor.digest,
             "seconds": seconds,
         }
@@ -146,7 +151,8 @@ def run_deep_study(
     numbers = {name: task.seeds if seeds is None else seeds for name, task in tasks.items()}
     done = 0
     for name, task in tasks.items():
-        own = replace(evaluator, eps=task.eps, method=task.method, sizes=task.samples[:1] if quick else task.samples)
+        sizes = task.samples[:1] if quick else task.samples
+        own = replace(evaluator, eps=task.eps, method=task.method, dtype=task.dtype, sizes=sizes)
         specs = {f"{name}-s{seed}": task.spec(seed, quick) for seed in range(numbers[name])}
         if not _is_finished(out, name, list(specs.values())):
             _run_task(out, own, name, specs)
@@ -186,7 +192,7 @@ def _rows_together(name: str, out: Path, runs: Sequence[str], evaluator: DeepEva
         f"{len(posteriors)} SWAG": Samples.join(*posteriors, each=each, data=dataset),
     }
     return [
-        Row(name, kind, evaluator.measure(joined.predictor(device=evaluator.device), x, y, dataset))
+        Row(name, kind, evaluator.measure(joined.predictor(device=evaluator.device).to(evaluator.dtype), x, y, dataset))
         for kind, joined in together.items()
     ]
 
@@ -237,7 +243,9 @@ def run_paths(
     if quick:
         changed |= {"channels": 2, "epochs": 2}
     specs = {name.replace(" ", "-"): task.spec(**{**changed, **own}) for name, own in PATHS.items()}
-    found = run_grid(specs, out / "runs", replace(evaluator, eps=task.eps, sizes=(1,)), on_progress=on_progress)
+    found = run_grid(
+        specs, out / "runs", replace(evaluator, eps=task.eps, dtype=task.dtype, sizes=(1,)), on_progress=on_progress
+    )
     by_path = dict(zip(PATHS, found.values(), strict=True))
     lines = ["| | training loss | certified | accuracy |", "| --- | --- | --- | --- |"]
     for name, figures in by_path.items():
@@ -268,7 +276,7 @@ def choose(
             f"{name}-{candidate.replace(' ', '-').replace('/', '-')}": task.spec(quick=quick, **{**shorter, **changed})
             for candidate, changed in candidates.items()
         }
-        own = replace(evaluator, eps=task.eps, method=task.method, sizes=(10,), validated=True)
+        own = replace(evaluator, eps=task.eps, method=task.method, dtype=task.dtype, sizes=(10,), validated=True)
         found = run_grid(specs, out / "candidates", own, on_progress=on_progress)
         for candidate, spec, figures in zip(candidates, specs.values(), found.values(), strict=True):
             stated = {"lam": spec.lam, "eta": spec.multiplier * spec.eps}

@@ -12,12 +12,13 @@ from typing import Any
 from certibayes import data
 from certibayes.certification import Elided
 from certibayes.errors import Interrupted, RunExists
-from certibayes.experiments._report import require_jinja, write_demo_report
+from certibayes.experiments._report import write_demo_report
 from certibayes.experiments.evaluate import Evaluation, evaluate
 from certibayes.experiments.figures import demo_figure, require_matplotlib
 from certibayes.experiments.run import train
 from certibayes.experiments.spec import TrainSpec
 from certibayes.support.files import write_atomically
+from certibayes.support.templates import require_jinja
 
 EPS = 0.1
 SAMPLES = 35

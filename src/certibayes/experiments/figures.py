@@ -53,12 +53,17 @@ def patch(color: str, label: str, alpha: float = 1.0) -> Patch:
     return made
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
+def save(figure: Figure, *paths: Path) -> None:
+    """Write a figure, as PNG or SVG by the ends of the names; the same figure is the same bytes."""
     require_package("matplotlib.backends.backend_agg", EXTRA).FigureCanvasAgg(figure)
-    content = io.BytesIO()
-    figure.savefig(content, dpi=150, format="png")
-    write_atomically(path, content.getvalue())
+    for path in paths:
+        content = io.BytesIO()
+        vector = path.suffix == ".svg"
+        with require_package("matplotlib", EXTRA).rc_context({"svg.hashsalt": "certibayes"}):
+            figure.savefig(
+                content, dpi=150, format="svg" if vector else "png", metadata={"Date": None} if vector else None
+            )
+        write_atomically(path, content.getvalue())
 
 
 def robustness_bars(axes: Axes, summaries: dict[str, dict[str, float]]) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from certibayes.experiments.evaluator import Evaluator, Figures
 from certibayes.experiments.figures import require_matplotlib, temperature_figure
-from certibayes.experiments.grid import Evaluator, Figures, run_grid
+from certibayes.experiments.grid import run_grid
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec
 from certibayes.support.files import write_atomically
 

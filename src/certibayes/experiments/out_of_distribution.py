@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,20 +25,27 @@ USUAL = {
 """The out-of-distribution inputs of a data set unless others are named; for MNIST and CIFAR-10 as in the paper."""
 
 
-def _inverted(x: Tensor, domain: tuple[float, float]) -> Tensor:
+def _inverted(x: Tensor, domain: tuple[Any, Any]) -> Tensor:
     # Rounding may leave the domain by a hair where its ends do not add up exactly.
     return (sum(domain) - x).clamp(*domain)
 
 
-def _shuffled(x: Tensor, domain: tuple[float, float]) -> Tensor:
+def _shuffled(x: Tensor, domain: tuple[Any, Any]) -> Tensor:
     flat = x.flatten(1)
     order = torch.randperm(flat.shape[1], generator=_generator("shuffled"))
     return flat[:, order].reshape(x.shape)
 
 
-def _noise(x: Tensor, domain: tuple[float, float]) -> Tensor:
+def _noise(x: Tensor, domain: tuple[Any, Any]) -> Tensor:
     low, high = domain
     return low + (high - low) * torch.rand(x.shape, generator=_generator("noise"), dtype=x.dtype)
+
+
+def _independent(x: Tensor, domain: tuple[Any, Any]) -> Tensor:
+    flat = x.flatten(1)
+    generator = _generator("independent")
+    columns = [column[torch.randperm(len(flat), generator=generator)] for column in flat.T]
+    return torch.stack(columns, 1).reshape(x.shape)
 
 
 def _generator(name: str) -> torch.Generator:
@@ -45,12 +53,14 @@ def _generator(name: str) -> torch.Generator:
     return torch.Generator().manual_seed(derived_seed(0, "foreign", name))
 
 
-MADE: dict[str, Callable[[Tensor, tuple[float, float]], Tensor]] = {
+MADE: dict[str, Callable[[Tensor, tuple[Any, Any]], Tensor]] = {
     "inverted": _inverted,
     "shuffled": _shuffled,
     "noise": _noise,
+    "independent": _independent,
 }
-"""Inputs made of in-distribution ones: light for dark, one permutation of all pixels, uniform noise."""
+"""Inputs made of in-distribution ones: light for dark, one permutation of all pixels, uniform noise, and each column
+drawn from those of other inputs, whatever the other columns are."""
 
 
 def usual_out_of_distribution(dataset: str) -> str:

@@ -3,6 +3,7 @@
 RUN/run.json                 the spec, versions and figures
 RUN/spec.toml                the spec, to be read, changed and trained again
 RUN/posterior.safetensors    the posterior
+RUN/metrics.jsonl            figures of every epoch, a line each, from the first epoch on
 RUN/checkpoint.safetensors   only while training
 RUN/start/                   only while training: the point that the algorithm starts from
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ from typing import Any
 from torch import nn
 
 from certibayes import data
-from certibayes.data import DataSet
+from certibayes.data import DataSet, names_file
 from certibayes.data.layout import get_command
 from certibayes.errors import CorruptFile, MissingData, RunExists
 from certibayes.experiments.config import write_config
+from certibayes.experiments.own_data import described_data, own_data
 from certibayes.experiments.spec import TrainSpec
 from certibayes.inference import Schedule, fit
 from certibayes.inference.checkpoint import FILE_NAME as CHECKPOINT
@@ -34,6 +37,9 @@ RECORD = "run.json"
 STARTED = "started.json"
 SPEC = "spec.toml"
 START = "start"
+METRICS = "metrics.jsonl"
+CHECKPOINT_EVERY = 30.0
+"""Seconds of training between checkpoints: what a run loses at most that is killed."""
 
 
 def train(  # noqa: PLR0913 - public
@@ -45,7 +51,7 @@ def train(  # noqa: PLR0913 - public
     resume: bool = False,
     overwrite: bool = False,
     progress: bool = True,
-    checkpoint_every: float = 30.0,
+    checkpoint_every: float = CHECKPOINT_EVERY,
     callbacks: tuple[Callback, ...] = (),
 ) -> Posterior:
     """Train what ``spec`` says and, where ``out`` is given, store it there.
@@ -55,59 +61,113 @@ def train(  # noqa: PLR0913 - public
             only continued with ``resume``.
     """
     spec = spec.resolved()
-    dataset = data.load(spec.dataset, data_dir)
-    if len(dataset.train.inputs) == 0:
-        raise MissingData(
-            f"the training images of {spec.dataset} are missing. Get them with: "
-            f"{get_command(spec.dataset, data.data_directory(data_dir))}"
-        )
+    dataset = training_set(spec, data_dir)
     if out is not None:
         _require_free(out, resume, overwrite)
-    claim = partial(_claim, out, spec) if out is not None and not resume else _nothing
+        callbacks = (*callbacks, MetricsFile(out / METRICS))
+    claimed = partial(claim, out, spec) if out is not None and not resume else _nothing
     # What both stages share; above all they hold out the same images.
     common: dict[str, Any] = {
-        "prior": spec.make_prior(),
-        "batch_size": spec.batch_size,
+        **_common(spec),
         "precision": spec.precision,
-        "clip": spec.clip,
-        "seed": spec.seed,
-        "validation": spec.validation or None,
-        "augment": spec.augment,
         "device": device,
         "progress": progress,
         "checkpoint_every": checkpoint_every,
         "resume": resume,
     }
     has_start = bool(spec.start_epochs)
-    stage: dict[str, Any] = {
+    # Where there is a start, the radius has grown during that.
+    stage = {**own_arguments(spec, dataset, ramped=not has_start), **common}
+    stage |= {"checkpoint": out, "callbacks": callbacks}
+    net: nn.Module | Network = stage.pop("net")
+    if has_start:
+        _rehearse(net, dataset, stage)
+        net = _start(spec, dataset, out, {**common, "on_start": claimed})
+    posterior = fit(net, dataset.train, **stage, on_start=_nothing if has_start else claimed)
+    posterior.metadata |= {"dataset": spec.dataset, **described_data(spec, dataset)}
+    if has_start:
+        posterior.metadata["start"] = {"epochs": spec.start_epochs, "lr": spec.start_lr}
+    if out is not None:
+        store(out, spec, posterior)
+    return posterior
+
+
+def _common(spec: TrainSpec) -> dict[str, Any]:
+    return {
+        "prior": spec.make_prior(),
+        "batch_size": spec.batch_size,
+        "clip": spec.clip,
+        "seed": spec.seed,
+        "validation": spec.validation or None,
+        "augment": spec.augment,
+    }
+
+
+def own_arguments(spec: TrainSpec, dataset: DataSet, ramped: bool = True) -> dict[str, Any]:
+    """Return what ``fit`` takes for a spec, as far as each run of ``fit_many`` may have its own.
+
+    Args:
+        spec: with every default filled in.
+        dataset: what it is trained on.
+        ramped: whether its radius is to grow.
+    """
+    return {
+        "net": spec.network(dataset),
         "algorithm": spec.make_algorithm(),
-        # Where there is a start, the radius has grown during that.
-        "likelihood": spec.make_likelihood(dataset, ramped=not has_start),
+        "likelihood": spec.make_likelihood(dataset, ramped=ramped),
         "epochs": spec.epochs,
         "temperature": spec.temperature,
         "schedule": spec.make_schedule(),
         "batch_norm": spec.batch_norm,
         "stochastic": spec.stochastic,
         "map_lr": spec.map_lr,
-        "checkpoint": out,
-        "callbacks": callbacks,
-        **common,
+        **_common(spec),
     }
-    net: nn.Module | Network = spec.network(dataset)
-    if has_start:
-        _rehearse(net, dataset, stage)
-        net = _start(spec, dataset, out, {**common, "on_start": claim})
-    posterior = fit(net, dataset.train, **stage, on_start=_nothing if has_start else claim)
-    posterior.metadata["dataset"] = spec.dataset
-    if has_start:
-        posterior.metadata["start"] = {"epochs": spec.start_epochs, "lr": spec.start_lr}
-    if out is not None:
-        posterior.save(out, overwrite=True)
-        _write_record(out / RECORD, {"spec": spec.to_json(), "versions": versions()})
-        write_config(out / SPEC, spec)
-        _forget_progress(out)
-        (out / STARTED).unlink()
-    return posterior
+
+
+def training_set(spec: TrainSpec, data_dir: str | Path | None) -> DataSet:
+    """Load the data that a spec is trained on, or raise unless its training part is there."""
+    dataset = spec.load_data(data_dir)
+    if len(dataset.train.inputs) == 0:
+        raise MissingData(
+            f"{spec.dataset} holds points to test on, and none to train on."
+            if names_file(spec.dataset)
+            else f"the training images of {spec.dataset} are missing. Get them with: "
+            f"{get_command(spec.dataset, data.data_directory(data_dir))}"
+        )
+    return dataset
+
+
+def store(out: Path, spec: TrainSpec, posterior: Posterior) -> None:
+    """Store a posterior and its record; whatever moment this is stopped at, the run is unfinished or finished."""
+    posterior.save(out, overwrite=True)
+    # The posterior's own: where a temperature was searched, several trainings have written there.
+    write_atomically(out / METRICS, "".join(map(_line, posterior.metadata["history"])).encode())
+    write_record(out / RECORD, {"spec": spec.to_json(), "versions": versions()})
+    write_config(out / SPEC, spec)
+    (out / STARTED).unlink()
+    forget_progress(out)
+
+
+class MetricsFile:
+    """A callback that keeps the figures of every epoch in a file, a line of JSON each.
+
+    An epoch that is made again after a resume takes the place of what was there of it and of later ones.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __call__(self, record: dict[str, float]) -> None:
+        """Enter an epoch."""
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        kept = [line + "\n" for line in lines if json.loads(line)["epoch"] < record["epoch"]]
+        own = {key: value for key, value in record.items() if key != "run"}
+        write_atomically(self.path, "".join([*kept, _line(own)]).encode())
+
+
+def _line(record: Mapping[str, float]) -> str:
+    return json.dumps(record) + "\n"
 
 
 class _Rehearsed(Exception):
@@ -151,7 +211,7 @@ def _start(spec: TrainSpec, dataset: DataSet, out: Path | None, common: dict[str
     return Network(point.graph, point.params, point.buffers)
 
 
-def _forget_progress(out: Path) -> None:
+def forget_progress(out: Path) -> None:
     """Remove what only an unfinished run needs: checkpoints, those of all temperatures tried too, and the start."""
     (out / CHECKPOINT).unlink(missing_ok=True)
     for directory in (out / START, *out.glob("temperature-*"), *out.glob("group-*")):
@@ -184,17 +244,17 @@ def _require_free(out: Path, resume: bool, overwrite: bool) -> None:
         raise RunExists(f"{out} already holds a finished run. Choose another directory or pass --overwrite.")
 
 
-def _claim(out: Path, spec: TrainSpec) -> None:
+def claim(out: Path, spec: TrainSpec) -> None:
     """Make the directory this run's own. A finished run stays as it is until the new posterior is there."""
-    _forget_progress(out)
-    _write_record(out / STARTED, {"spec": spec.to_json(), "versions": versions()})
+    forget_progress(out)
+    write_record(out / STARTED, {"spec": spec.to_json(), "versions": versions()})
     if not (out / FILE_NAME).exists():
         write_config(out / SPEC, spec)
 
 
 def add_figures(out: Path, name: str, figures: dict[str, Any]) -> None:
     """Write figures under ``name`` into the run's record."""
-    _write_record(out / RECORD, {**read_record(out), name: figures})
+    write_record(out / RECORD, {**read_record(out), name: figures})
 
 
 def read_record(out: Path) -> dict[str, Any]:
@@ -232,8 +292,7 @@ def trained_radius(out: Path, posterior: Posterior) -> float | None:
 
 def training_data(posterior: Posterior, data_dir: str | Path | None = None) -> DataSet | None:
     """Return the data that a run was trained on where its predictors may need them, for batch norm statistics."""
-    name = posterior.metadata.get("dataset")
-    return data.load(name, data_dir) if posterior.statistics_vary and name is not None else None
+    return own_data(posterior, data_dir) if posterior.statistics_vary and "dataset" in posterior.metadata else None
 
 
 def load_run(out: Path) -> Posterior:
@@ -243,5 +302,6 @@ def load_run(out: Path) -> Posterior:
     return load(out)
 
 
-def _write_record(path: Path, record: dict[str, Any]) -> None:
+def write_record(path: Path, record: dict[str, Any]) -> None:
+    """Write a record as JSON, whole or not at all."""
     write_atomically(path, (json.dumps(record, indent=2) + "\n").encode())

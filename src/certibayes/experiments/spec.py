@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-from certibayes.data import DataSet, as_augmentations, is_regression
+from certibayes.data import DataSet, as_augmentations, is_regression, load, names_file
 from certibayes.errors import InvalidInput
 from certibayes.experiments._adversary import NAMES, make_adversary, settings_of_adversary
-from certibayes.experiments.factory import FORM, names_factory, network_from
+from certibayes.experiments._spec_network import build_network
+from certibayes.experiments._spec_ramp import make_ramp, ramp_shape, ramps_of
+from certibayes.experiments.columns import read_names, scale_of, with_domain
+from certibayes.experiments.factory import FORM, names_factory
 from certibayes.experiments.settings import Setting, settings_of
 from certibayes.inference import ALGORITHMS, MAP, Algorithm, GaussianPrior, LearnedPrior, Schedule
 from certibayes.inference.learned_prior import GROUPS
@@ -26,16 +30,14 @@ from certibayes.likelihoods import (
     Curriculum,
     Exponential,
     Likelihood,
-    LinearRamp,
     RadiusDistribution,
     Ramp,
     Rayleigh,
     RobustCategorical,
     RobustGaussian,
-    SmoothRamp,
     TwoPoint,
 )
-from certibayes.networks import BY_NAME, INITIALIZATIONS, NORMED, build
+from certibayes.networks import BY_NAME, INITIALIZATIONS, NORMED
 from certibayes.regions import require_radius, require_radius_within
 from certibayes.support.arithmetic import PRECISIONS
 from certibayes.support.names import nearest, unknown_name
@@ -43,12 +45,6 @@ from certibayes.support.names import nearest, unknown_name
 RADII = ("two-point", "rayleigh", "exponential")
 SCHEDULES = ("constant", "cosine", "exponential")
 RAMPS = ("smooth", "linear")
-RAMP = 0.5
-"""Fraction of training by which the likelihood that was asked for is reached, unless iterates are collected earlier."""
-
-LAM_PART = 0.3
-"""The last part of that, in which lam rises, where it does: the radius has grown by 0.35, and lam by 0.5."""
-
 START_EPOCHS = 10
 """Epochs that lead to where an algorithm starts, if it wants a start."""
 
@@ -80,14 +76,21 @@ class TrainSpec:
     """Settings of a training run.
 
     Attributes:
-        dataset: name of the data set.
+        dataset: name of the data set, or a file of your own (.csv, .npz, .pt).
+        target: the column, or array, of that file that is to be predicted; by default one called target, label or y.
+        task: ``classification`` or ``regression``, where the targets of that file leave it open.
+        domain: values that inputs can take, for a file: 0,1 for all, or by name, such as age=0:120,bmi=10:70.
+        scale: what radii are multiples of: ``std`` for each column's standard deviation, ``units`` for the units of the
+            inputs, or a radius by name, such as bmi=1.5,bp=5, for columns that change; by default ``std`` for a table
+            in units of its own, else ``units``.
+        fixed: columns that do not change, with commas.
         architecture: name of the network, or a function of your own that returns one, as package.module:factory or
             path/to/file.py:factory.
         hidden: numbers of units in the hidden layers of an ``mlp``.
         channels: channels of the first layer of ``cnn5``, ``cnn7`` or ``resnet-small``, and all others in proportion;
             by default 64, or 16 for ``resnet-small``.
-        normalize: put the normalization of the data's channels in front; by default for ``cnn5``, ``cnn7`` and
-            ``resnet-small``.
+        normalize: put the normalization of the data's channels, or of a table's columns, in front; by default for
+            ``cnn5``, ``cnn7`` and ``resnet-small``, and for a table in units of its own.
         init: initialization of the weights; by default ``interval``, for interval bounds, for ``cnn5``, ``cnn7`` and
             ``resnet-small``, and torch's own for all others.
         likelihood: kind of likelihood; ``ibp`` and the costlier ``crown-ibp`` can be certified, ``pgd`` is adversarial
@@ -118,10 +121,12 @@ class TrainSpec:
         attack_step_size: length of such a step, relative to the radius; by default 0.25, or 10 where there is only one
             step.
         attack_scale: radius of the attack, relative to that of the bound (cc-ibp, mtl-ibp, exp-ibp); by default 1.
-        noise_std: observation noise, for regression.
+        noise_std: observation noise, for regression; in standard deviations of the target for a table in units of its
+            own.
         variance_scale: the prior variance is this over fan_in.
         learned_prior: groups of weights whose variances are learned instead: ``inputs``, ``layers`` or ``weights``; by
             default they are given.
+        prior_every: steps between two updates of these.
         l1: weight of the sum of all weights' magnitudes in the mean loss, as a further part of the prior.
         algorithm: name of the inference algorithm.
         lr: learning rate; the algorithm's own by default.
@@ -154,6 +159,11 @@ class TrainSpec:
     """
 
     dataset: str = "digits"
+    target: str | None = None
+    task: str | None = None
+    domain: str | None = None
+    scale: str | None = None
+    fixed: str | None = None
     architecture: str = "mlp"
     hidden: tuple[int, ...] = (512,)
     channels: int | None = None
@@ -181,6 +191,7 @@ class TrainSpec:
     noise_std: float = 0.7
     variance_scale: float = GaussianPrior.variance_scale
     learned_prior: str | None = None
+    prior_every: int = LearnedPrior.every
     l1: float = 0.0
     algorithm: str = "vogn"
     lr: float | None = None
@@ -214,6 +225,9 @@ class TrainSpec:
                 more = f" One of your own is {FORM}." if name == "architecture" else ""
                 raise InvalidInput(unknown_name(name, value, known) + more)
         object.__setattr__(self, "settings", self._checked(self.settings))
+        if names_file(self.dataset) and self.task is None:
+            # What targets say by themselves is found once, and then belongs to the settings.
+            object.__setattr__(self, "task", self.load_data().task)
         require_radius(self.eps)
         if not self.hidden or min(self.hidden) < 1:
             raise InvalidInput(f"hidden layers have at least 1 unit each, got {self.hidden}.")
@@ -272,11 +286,12 @@ class TrainSpec:
     def resolved(self) -> TrainSpec:
         """Return the same spec with everything that was left to a default filled in."""
         algorithm, schedule = self.make_algorithm(), self.make_schedule()
-        ramp, lam_ramp = self._ramps()
+        ramp, lam_ramp = ramps_of(self)
         normed = self.architecture in NORMED
         return replace(
             self,
-            normalize=normed if self.normalize is None else self.normalize,
+            # A table in units of its own is normalized as well, which only the data tell.
+            normalize=(normed or None) if self.normalize is None else self.normalize,
             init=INITIALIZATIONS[0 if normed else 1] if self.init is None else self.init,
             first_multiplier=self.multiplier if self.first_multiplier is None else self.first_multiplier,
             **settings_of_adversary(self.make_adversary()),
@@ -284,7 +299,7 @@ class TrainSpec:
             schedule=schedule.kind,
             warmup=schedule.warmup,
             ramp=ramp,
-            ramp_shape=self._shape(lam_ramp),
+            ramp_shape=ramp_shape(self, lam_ramp),
             lam_ramp=lam_ramp,
             temperature=self.default_temperature() if self.temperature is None else self.temperature,
             start_epochs=START_EPOCHS * algorithm.wants_start if self.start_epochs is None else self.start_epochs,
@@ -292,70 +307,18 @@ class TrainSpec:
             settings={name: getattr(algorithm, name) for name in hyperparameters(self.algorithm)},
         )
 
-    def _ramps(self) -> tuple[float, float]:
-        """Return over which fraction of training the radius grows, and over which lam rises after that."""
-        for name in ("ramp", "ramp_start", "lam_ramp"):
-            value = getattr(self, name)
-            if value is not None and not 0.0 <= value <= 1.0:
-                raise InvalidInput(f"{name} is a fraction of training, got {value}.")
-        two_point = self.radius == "two-point"
-        if self.lam_ramp and not two_point:
-            raise InvalidInput(
-                f"lam is the probability of radius 0 of the two-point distribution, and {self.radius} has none: leave "
-                "lam_ramp out."
-            )
-        # By then the likelihood is to be the one that was asked for.
-        end = min(RAMP, self.make_algorithm().collects_after)
-        room = max(0.0, end - self.ramp_start)
-        lam_ramp = self.lam_ramp
-        if lam_ramp is None:
-            rises = two_point and not is_regression(self.dataset) and self.ramp != 0.0
-            lam_ramp = LAM_PART * (room if self.ramp is None else end) if rises else 0.0
-        ramp = max(0.0, room - lam_ramp) if self.ramp is None else self.ramp
-        if self.ramp is None and ramp == 0.0:
-            raise InvalidInput(
-                f"ramp_start {self.ramp_start:g} and lam_ramp {lam_ramp:g} leave the radius no time to grow before "
-                f"{end:g} of training, when it should have grown. Make them shorter, or set ramp as well."
-            )
-        # Fractions are rounded when they are written, so that their sum may miss 1 by a little.
-        if self.ramp_start + ramp + lam_ramp > 1.0 + 1e-9:
-            raise InvalidInput(
-                f"ramp_start {self.ramp_start:g}, ramp {ramp:g} and lam_ramp {lam_ramp:g} make more than the whole "
-                "training, so that the likelihood that was asked for would never be reached. Make them shorter; "
-                "lam_ramp 0 keeps lam constant."
-            )
-        return ramp, lam_ramp
+    @property
+    def regression(self) -> bool:
+        """Whether targets are numbers, and not classes."""
+        return self.task == "regression" if names_file(self.dataset) else is_regression(self.dataset)
 
-    def _shape(self, lam_ramp: float) -> str:
-        return ("smooth" if lam_ramp else "linear") if self.ramp_shape is None else self.ramp_shape
+    def load_data(self, data_dir: str | Path | None = None) -> DataSet:
+        """Read the data set."""
+        return with_domain(load(self.dataset, data_dir, target=self.target, task=self.task), self.domain)
 
     def network(self, data: DataSet) -> nn.Module:
-        """Build the network for a data set."""
-        spec = self.resolved()
-        if names_factory(self.architecture):
-            return self._own_network(spec)
-        outputs = len(data.classes) or int(data.train.targets.shape[-1])
-        settings: dict[str, Any] = {"hidden": self.hidden} if self.architecture == "mlp" else {}
-        if self.channels is not None:
-            settings["channels"] = self.channels
-        return build(
-            self.architecture,
-            tuple(data.train.inputs.shape[1:]),
-            outputs,
-            self.seed,
-            normalize=data.channel_statistics() if spec.normalize else None,
-            init=spec.init or "torch",
-            **settings,
-        )
-
-    def _own_network(self, spec: TrainSpec) -> nn.Module:
-        """Let a factory make the network; what it makes is taken as it is."""
-        if spec.normalize or spec.init != "torch":
-            raise InvalidInput(
-                f"normalize and init are for architectures that are known here; {self.architecture} does such things "
-                "by itself (certibayes.networks.Normalize, init_interval_aware). Leave them out."
-            )
-        return network_from(self.architecture, self.seed)
+        """Build the network for a data set; see ``experiments._spec_network``."""
+        return build_network(self, data)
 
     def make_algorithm(self) -> Algorithm[Any]:
         """Make the algorithm, with its own learning rate unless another is given."""
@@ -374,25 +337,7 @@ class TrainSpec:
 
     def make_ramp(self) -> Curriculum | Ramp | None:
         """Make the way to the likelihood: a curriculum, or a ramp where that says all."""
-        ramp, lam_ramp = self._ramps()
-        if self.ramp_start and not ramp:
-            raise InvalidInput("ramp_start is a warm-up before the radius grows, but with ramp 0 it does not grow.")
-        grown = min(1.0, self.ramp_start + ramp)
-        end = min(1.0, grown + lam_ramp)
-        first = (self.first_multiplier or self.multiplier) / self.multiplier
-        if first != 1.0 and not lam_ramp:
-            raise InvalidInput("first_multiplier comes to multiplier while lam rises; set lam_ramp to a fraction.")
-        shape = SmoothRamp if self._shape(lam_ramp) == "smooth" else LinearRamp
-        radius = shape(self.ramp_start, grown) if ramp else None
-        if not (lam_ramp or self.tightness or self.balance):
-            return radius
-        return Curriculum(
-            radius,
-            LinearRamp(grown, end) if lam_ramp else None,
-            LinearRamp(grown, end, first) if first != 1.0 else None,
-            self.tightness,
-            self.balance,
-        )
+        return make_ramp(self)
 
     def make_adversary(self) -> Adversary:
         """Make the adversary, with its own settings unless others are given."""
@@ -401,16 +346,23 @@ class TrainSpec:
 
     def make_likelihood(self, data: DataSet, ramped: bool = True) -> Likelihood:
         """Make the likelihood: Gaussian for regression, categorical otherwise; ``ramped`` if its radius is to grow."""
-        radius = self.make_radius()
+        radius, scale = self.make_radius(), self.make_scale(data)
         if self.likelihood != "standard":
-            require_radius_within(data.domain, self.eps)
+            require_radius_within(data.domain, self.eps if scale is None else self.eps * scale)
         adversary = self.make_adversary()
         ramp = self.make_ramp() if ramped else None
         if not data.classes:
-            return RobustGaussian(self.noise_std, radius, adversary, data.domain, ramp)
+            noise = self.noise_std
+            if data.own_units and self.normalize is not False:
+                noise *= max(data.column_statistics("targets")[1]) or 1.0
+            return RobustGaussian(noise, radius, adversary, data.domain, ramp, scale=scale)
         if self.likelihood == "standard":
             return Categorical()
-        return RobustCategorical(radius, adversary, data.domain, ramp)
+        return RobustCategorical(radius, adversary, data.domain, ramp, scale=scale)
+
+    def make_scale(self, data: DataSet) -> Tensor | None:
+        """Return what radii are multiples of, (1, d); None where they are in the units of the inputs."""
+        return scale_of(data, self.scale, read_names(self.fixed))
 
     @property
     def trained_radius(self) -> float | None:
@@ -419,13 +371,13 @@ class TrainSpec:
 
     def default_temperature(self) -> float:
         """Return the temperature that is taken where none is given."""
-        uses_bounds = self.make_adversary().uses_bounds and not is_regression(self.dataset)
+        uses_bounds = self.make_adversary().uses_bounds and not self.regression
         return default_temperature(self.make_algorithm(), uses_bounds and self.make_radius().clean < 1.0)
 
     def make_prior(self) -> GaussianPrior:
         """Make the prior."""
         if self.learned_prior is not None:
-            return LearnedPrior(self.variance_scale, l1=self.l1, groups=self.learned_prior)
+            return LearnedPrior(self.variance_scale, l1=self.l1, groups=self.learned_prior, every=self.prior_every)
         return GaussianPrior(self.variance_scale, l1=self.l1)
 
     def make_schedule(self) -> Schedule:

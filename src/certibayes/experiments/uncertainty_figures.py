@@ -60,18 +60,19 @@ def histogram_panel(axes: Axes, histograms: Mapping[str, Mapping[str, Sequence[f
 
 def histogram_grid(
     rows: Mapping[str, Mapping[str, Mapping[str, Mapping[str, Sequence[float]]] | None]],
-    path: Path,
-    *,
+    *paths: Path,
     xlabel: str,
     title: str,
+    note: str = "",
 ) -> None:
     """Draw histograms in a grid, all to the same scale, so that panels can be compared.
 
     Args:
         rows: histograms by set, by title of the column, by title of the row; None leaves a panel empty.
-        path: of the PNG.
+        *paths: of the PNG or SVG.
         xlabel: of the score.
         title: of the figure.
+        note: in small letters below it.
     """
     columns = list(dict.fromkeys(name for row in rows.values() for name in row))
     figure = new_figure(1.6 + 3.1 * len(columns), (1.3 if len(columns) > 1 else 1.8) + 1.7 * len(rows))
@@ -98,8 +99,10 @@ def histogram_grid(
         handles.append(line([], [], color=ATTACKED, linewidth=1.2, label="in-distribution after PGD"))
     # Side by side they are wider than a single panel.
     beside = len(handles) if len(columns) > 1 else 1
-    figure.legend(handles=handles, loc="outside lower center", ncols=beside, frameon=False)
-    save(figure, path)
+    below = {"title": note, "title_fontproperties": {"size": 8}} if note else {}
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=beside, frameon=False, **below)
+    legend.get_title().set(color=FAINT, multialignment="center")
+    save(figure, *paths)
 
 
 def calibration_figure(rows: Mapping[str, Mapping[str, Mapping[str, Curves]]], path: Path) -> None:

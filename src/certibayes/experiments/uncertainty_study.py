@@ -20,8 +20,9 @@ from certibayes import data
 from certibayes.errors import InvalidInput
 from certibayes.evaluation import SCORES, assess
 from certibayes.experiments.claims import Claim, claims_markdown, decide_claim
+from certibayes.experiments.evaluator import Evaluator, Figures
 from certibayes.experiments.figures import require_matplotlib
-from certibayes.experiments.grid import Evaluator, Figures, run_grid
+from certibayes.experiments.grid import run_grid
 from certibayes.experiments.inference_study import EPS, METHODS, method_settings
 from certibayes.experiments.out_of_distribution import load_out_of_distribution
 from certibayes.experiments.presets import preset_values

@@ -21,7 +21,7 @@ from certibayes.certification import Elided, certify
 from certibayes.data import DataSet
 from certibayes.errors import InvalidInput, RunExists
 from certibayes.evaluation import expected_calibration_error, uncertainty
-from certibayes.experiments._report import require_jinja, write_card
+from certibayes.experiments._report import write_card
 from certibayes.experiments.config import TABLE, to_config, write_config
 from certibayes.experiments.evaluate import log_probabilities
 from certibayes.experiments.run import load_run, read_record, started_spec, trained_radius
@@ -33,6 +33,7 @@ from certibayes.support.devices import find_device
 from certibayes.support.files import write_atomically
 from certibayes.support.progress import Report
 from certibayes.support.stacks import count
+from certibayes.support.templates import require_jinja
 from certibayes.zoo.catalog import CARD, FIGURES, LARGEST_ENTRY, LARGEST_ZOO, RECORD, SPEC
 
 METHOD = Elided(bounds="ibp")

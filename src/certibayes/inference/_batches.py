@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from certibayes.data import DataSet
+from certibayes.data.points import examples_of, frame_values, is_frame, is_source
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods import Batch
 from certibayes.networks.batch_norm import evenly_spaced
@@ -235,10 +236,10 @@ class LoaderSource(BatchSource):
         for step in range(len(loader)):
             with torch.random.fork_rng(devices=[]):
                 torch.set_rng_state(state)
-                inputs, targets = next(iterator)
+                batch = next(iterator)
                 state = torch.get_rng_state()
             if step >= skip:
-                yield self.placement.place(inputs, targets)
+                yield self.placement.place(*examples_of(batch, "training data"))
 
     def example(self) -> Batch:
         """See the base class."""
@@ -267,6 +268,8 @@ Data = Pair | DataSet | Dataset[Any] | DataLoader[Any]
 
 def pair_of(inputs: Any, targets: Any, what: str = "training") -> Batch:
     """Return inputs and targets as tensors, from tensors, numpy arrays or lists."""
+    if is_frame(inputs):
+        inputs = frame_values(inputs)
     pair = Batch(as_tensor(inputs, f"the {what} inputs"), as_tensor(targets, f"the {what} targets"))
     if any(tensor.dim() < 1 for tensor in pair):
         raise InvalidInput(f"the {what} inputs and targets must be batches: tensors of shape (N, ...).")
@@ -310,15 +313,16 @@ def source_of(train: Data, batch_size: int, placement: Placement) -> BatchSource
     train = _in_memory(train)
     if isinstance(train, Batch):
         return TensorSource(placement.place(*train), batch_size)
-    if isinstance(train, Dataset):
-        count = len(train)  # type: ignore[arg-type]
+    if is_source(train):
+        examples: Any = train
+        count = len(examples)
         require_count(count, "the number of training examples")
         require_count(batch_size, "batch_size")
-        return LoaderSource(DataLoader(train, batch_size, shuffle=True, drop_last=count >= batch_size), placement)
+        return LoaderSource(DataLoader(examples, batch_size, shuffle=True, drop_last=count >= batch_size), placement)
     named = f" {train!r}. A data set by name: certibayes.data.load({train!r})" if isinstance(train, str) else ""
     raise InvalidInput(
-        "training data must be a pair of tensors or arrays (inputs, targets), a data set, a torch Dataset or a "
-        f"DataLoader, not {type(train).__name__}{named}."
+        "training data must be a pair of tensors or arrays (inputs, targets), a data set (of certibayes, torch or "
+        f"Hugging Face) or a DataLoader, not {type(train).__name__}{named}."
     )
 
 

@@ -23,9 +23,7 @@ from certibayes.support.fused import fused
 def standard_deviations(target: Target, curvature: Params, kinks: Params) -> dict[str, Tensor]:
     """Return the standard deviation of every parameter; ``kinks`` are the curvatures of these, if there are any."""
     return {
-        name: torch.rsqrt(
-            _precision(_total(h, kinks.get(name)), target.precision[name], target.data_size, target.temperature)
-        )
+        name: torch.rsqrt(_precision(h, kinks.get(name), target.precision[name], target.data_size, target.temperature))
         for name, h in curvature.items()
     }
 
@@ -52,20 +50,18 @@ def sample_weights(
     return sample
 
 
-def _total(h: Any, kink: Any) -> Any:
-    return h if kink is None else h + kink
-
-
-def _precision(h: Any, precision: Any, data_size: int, temperature: Any) -> Any:
+def _precision(h: Any, kink: Any, precision: Any, data_size: int, temperature: Any) -> Any:
     """Return 1 / s² = (N h + δ) / T; T is a number, or a tensor where several models have their own."""
     scale = data_size / temperature
     if isinstance(scale, float):
-        return torch.add(precision / temperature, h, alpha=scale)
-    return torch.addcmul(precision / temperature, h, scale)
+        total = torch.add(precision / temperature, h, alpha=scale)
+        return total if kink is None else total.add_(kink, alpha=scale)
+    total = torch.addcmul(precision / temperature, h, scale)
+    return total if kink is None else total.addcmul_(kink, scale)
 
 
 @fused
 def _sample(
     m: Any, normal: Any, h: Any, kink: Any, precision: Any, data_size: int, temperature: Any
 ) -> tuple[Any, ...]:
-    return (normal.mul_(_precision(_total(h, kink), precision, data_size, temperature).rsqrt_()).add_(m),)
+    return (normal.mul_(_precision(h, kink, precision, data_size, temperature).rsqrt_()).add_(m),)

@@ -120,6 +120,7 @@ def _move(  # noqa: PLR0913 - a formula
     through softplus gives that with respect to ρ.
     """
     adam = (rate, inverse_root, beta1, beta2)
-    slope = normal.mul_(g).addcmul_(std, prior).sub_(entropy / std).mul_(torch.sigmoid(rho))
+    # ε g + δ s - T / (N s), as a quotient: fewer passes over memory than with a term of its own.
+    slope = normal.mul_(g).addcmul_(std, prior).mul_(std).sub_(entropy).mul_(torch.sigmoid(rho).div_(std))
     moved = adam_formula(m, g, prior, first, second, *adam)
     return (*moved, *adam_formula(rho, slope, None, rho_first, rho_second, *adam))

@@ -13,7 +13,8 @@ from certibayes.data import Augmentation
 from certibayes.inference._batches import Data, Pair
 from certibayes.inference._border import require_progress
 from certibayes.inference._group import trained
-from certibayes.inference._run import Known, Result, prepare
+from certibayes.inference._prepare import Asked, Known, prepare
+from certibayes.inference._run import Result
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback
 from certibayes.inference.map import MAP
@@ -118,9 +119,9 @@ def fit(  # noqa: PLR0913 - public
         Interrupted: Ctrl-C; a checkpoint was written if a directory was given.
     """
     require_progress(progress)
-    run = prepare(
-        net,
-        train,
+    asked = Asked(
+        net=net,
+        train=train,
         algorithm=algorithm,
         likelihood=likelihood,
         prior=prior,
@@ -140,8 +141,8 @@ def fit(  # noqa: PLR0913 - public
         callbacks=callbacks,
         checkpoint=checkpoint,
         checkpoint_every=checkpoint_every,
-        known=Known(),
     )
+    run = prepare(asked, Known())
     on_start()
     # Candidate temperatures are trained as one program where that is much faster. On a CPU it is not, and one after
     # another the chosen one has the bits that it has alone.

@@ -15,7 +15,8 @@ from certibayes.errors import CertibayesError, Diverged, InvalidInput
 from certibayes.inference._batches import Data, Pair
 from certibayes.inference._border import callbacks_of, directory_of, require_progress
 from certibayes.inference._group import trained
-from certibayes.inference._run import Known, Result, Run, prepare
+from certibayes.inference._prepare import Asked, Known, prepare
+from certibayes.inference._run import Result, Run
 from certibayes.inference.algorithm import Algorithm
 from certibayes.inference.loop import Callback, Loop
 from certibayes.inference.map import MAP
@@ -169,11 +170,12 @@ def fit_many(  # noqa: PLR0913 - public
         "map_lr": map_lr,
         "callbacks": callbacks,
     }
-    fixed = {"device": device, "precision": precision, "checkpoint_every": checkpoint_every, "known": Known()}
-    prepared = [
-        _prepared(number, {**common, **own}, None if directory is None else directory / f"run-{number}", fixed)
-        for number, own in enumerate(_checked(runs))
-    ]
+    fixed = {"device": device, "precision": precision, "checkpoint_every": checkpoint_every}
+    known = Known()
+    prepared = []
+    for number, own in enumerate(_checked(runs)):
+        checkpoint = None if directory is None else directory / f"run-{number}"
+        prepared.append(_prepared(number, {**common, **own, **fixed, "checkpoint": checkpoint}, known))
     on_start()
     results = [Result(run) for run in prepared]
     errors: dict[int, Exception] = {}
@@ -214,15 +216,14 @@ def _checked(runs: Any) -> list[Mapping[str, Any]]:
     return found
 
 
-def _prepared(number: int, settings: dict[str, Any], place: Path | None, fixed: dict[str, Any]) -> Run:
+def _prepared(number: int, settings: dict[str, Any], known: Known) -> Run:
     """Check one run; errors name it."""
     try:
         for name in ("net", "train", "algorithm"):
             if settings[name] is None:
                 raise InvalidInput(f"there is no {name}, neither in common nor of its own.")
-        net, train = settings.pop("net"), settings.pop("train")
-        callbacks = [partial(_called, callback, number) for callback in callbacks_of(settings.pop("callbacks"))]
-        return prepare(net, train, **settings, callbacks=callbacks, checkpoint=place, **fixed)
+        callbacks = [partial(_called, callback, number) for callback in callbacks_of(settings["callbacks"])]
+        return prepare(Asked(**{**settings, "callbacks": callbacks}), known)
     except CertibayesError as error:
         raise type(error)(f"run {number}: {error}") from error
 

@@ -121,5 +121,5 @@ def _move(  # noqa: PLR0913 - a formula
     riemannian = (h - estimate).square_().div_(precision).mul_(0.5 * (1 - beta2) ** 2)
     h = torch.lerp(estimate, h, beta2).add_(riemannian)
     v = torch.lerp(g, v, beta1)
-    direction = torch.addcmul(v / correction, m, prior).div_(h + prior)
-    return m - direction.mul_(lr), v, h
+    direction = (v / correction).addcmul_(m, prior).div_(h + prior)
+    return torch.addcmul(m, direction, lr, value=-1), v, h

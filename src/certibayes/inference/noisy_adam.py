@@ -142,6 +142,6 @@ def _move(  # noqa: PLR0913 - a formula
     damping: float,
 ) -> tuple[Any, ...]:  # fmt: skip
     f = (f * beta2).addcmul_(g, g, value=(1 - beta2) * size)
-    v = torch.lerp(torch.addcmul(g, w, prior), v, beta1)
+    v = torch.addcmul(g, w, prior).lerp_(v, beta1)
     precision = f + (prior + damping)
-    return torch.addcdiv(m, v * rate, precision if kink is None else precision + kink, value=-1), v, f
+    return torch.addcdiv(m, v * rate, precision if kink is None else precision.add_(kink), value=-1), v, f

@@ -96,7 +96,7 @@ class VOGN(Algorithm[VOGNState]):
         # Gradients are of the log-likelihood; the loss is its negative.
         weight = (self.betas[1] - 1) / len(batch.inputs)
         slopes = {
-            name: torch.add(self.betas[1] * slope, magnitudes[name], alpha=weight)
+            name: _running_sum(slope, magnitudes[name], self.betas[1], weight)[0]
             for name, slope in state.slopes.items()
         }
         rate = state.lr / (1 - self.betas[0] ** step)
@@ -136,6 +136,11 @@ class VOGN(Algorithm[VOGNState]):
 
 
 @fused
+def _running_sum(total: Any, value: Any, decay: float, weight: float) -> tuple[Any, ...]:
+    return ((total * decay).add_(value, alpha=weight),)
+
+
+@fused
 def _move(  # noqa: PLR0913 - a formula
     m: Any,
     v: Any,
@@ -150,7 +155,7 @@ def _move(  # noqa: PLR0913 - a formula
     size: int,
 ) -> tuple[Any, ...]:
     # Gradients are of the log-likelihood; the loss is its negative.
-    v = torch.lerp((m * prior).sub_(g, alpha=1 / size), v, beta1)
+    v = (m * prior).sub_(g, alpha=1 / size).lerp_(v, beta1)
     h = (h * beta2).add_(squares, alpha=(1 - beta2) / size)
     precision = h + prior
-    return torch.addcdiv(m, v * rate, precision if kink is None else precision + kink, value=-1), v, h
+    return torch.addcdiv(m, v * rate, precision if kink is None else precision.add_(kink), value=-1), v, h

@@ -84,11 +84,10 @@ def closed_form_gradients(
         plain, radius = _split(passes.uses.pop(node.name), 2 if both else 1)
         weight, bias = node.roles["weight"], node.roles.get("bias")
         if weight in params:
-            factor = None if radius is None else rounding.slope(params[weight])
             if isinstance(node.operation, Conv2d):
-                sums = _convolution_sums(node.operation, params[weight], plain, radius, factor)
+                sums = _convolution_sums(node.operation, params[weight], plain, radius, rounding)
             else:
-                sums = _linear_sums(plain, radius, factor)
+                sums = _linear_sums(params[weight], plain, radius, rounding)
             gradient[weight], squares[weight] = sums[:2]
             if sums[2] is not None:
                 magnitudes[weight] = sums[2]
@@ -112,39 +111,67 @@ _Sums = tuple[Tensor, Tensor, Tensor | None]
 """Sum and sum of squares of the per-example gradients, and the sum of those with respect to |W|, if it is used."""
 
 
-def _linear_sums(plain: _Use, radius: _Use | None, factor: Tensor | None) -> _Sums:
+def _linear_sums(weight: Tensor, plain: _Use, radius: _Use | None, rounding: Rounding) -> _Sums:
     """Return the sums of a weight matrix (m, n), multiplied out.
 
     Args:
+        weight: W.
         plain: its uses at points and centers.
         radius: its use for radii, if any.
-        factor: s(W) of that use.
+        rounding: for s(W) of that use.
     """
-    if len(plain.value) == 1:
-        terms = _product(plain, plain)
-    else:
-        terms = _Use(_with_cross_term(plain.derivative, 2.0), _with_cross_term(plain.value, 1.0))
-    gradient, squares = _outer(plain), _outer(terms)
-    if radius is None or factor is None:
-        return gradient, squares, None
-    # 2 s C + s² R = 2 s (C + s R / 2), with C the cross terms.
-    crossed = add_product(_outer(_product(plain, radius)), factor, _outer(_product(radius, radius)), 0.5)
+    if radius is None:
+        return _outer(plain), _outer(_squared(plain)), None
+    squares, crossed, radial = (_outer(terms) for terms in _terms(plain, radius))
     by_magnitude = _outer(radius)
-    return add_product(gradient, factor, by_magnitude), add_product(squares, factor, crossed, 2.0), by_magnitude
+    gradient, squares = _combined(_outer(plain), squares, crossed, radial, by_magnitude, weight, rounding)
+    return gradient, squares, by_magnitude
+
+
+@fused
+def _combined(
+    gradient: Any, squares: Any, crossed: Any, radial: Any, by_magnitude: Any, weight: Any, rounding: Rounding
+) -> tuple[Any, ...]:
+    """Return the sum of G_b and that of its squares, in the memory of their first terms."""
+    slope = rounding.slope(weight)
+    # 2 s C + s² R = 2 s (C + s R / 2), with C the cross terms.
+    crossed = add_product(crossed, slope, radial, 0.5)
+    return add_product(gradient, slope, by_magnitude), add_product(squares, slope, crossed, 2.0)
+
+
+def _terms(plain: _Use, radius: _Use) -> list[_Use]:
+    """Return the terms of G_b²: of points and centers alone, of these and radii, and of radii alone."""
+    if len(plain.value) == 1 or not is_fused(plain.value, mapped=True):
+        return [_squared(plain), _product(plain, radius), _product(radius, radius)]
+    derivatives, values = (
+        _products_of_three(pair[0], pair[1], own[0], factor)
+        for pair, own, factor in zip(plain, radius, (2.0, 1.0), strict=True)
+    )
+    return [_Use(derivatives[part], values[part]) for part in (slice(0, 3), slice(3, 5), slice(5, 6))]
+
+
+def _squared(plain: _Use) -> _Use:
+    """Return the terms of points and centers alone: squares and, if there are both, twice their product."""
+    if len(plain.value) == 1:
+        return _product(plain, plain)
+    return _Use(_with_cross_term(plain.derivative, 2.0), _with_cross_term(plain.value, 1.0))
 
 
 def _with_cross_term(pair: Tensor, factor: float) -> Tensor:
     """Return a², b² and ``factor`` a b of a pair (2, B, n), as (3, B, n)."""
-    if not is_fused(pair):
-        return torch.cat([pair * pair, (factor * pair[0] * pair[1])[None]])
-    terms = pair.new_empty(3, *pair.shape[1:])
-    _squares(pair[0], pair[1], factor, out=terms.unbind())
+    return torch.cat([pair * pair, (factor * pair[0] * pair[1])[None]])
+
+
+def _products_of_three(a: Tensor, b: Tensor, c: Tensor, factor: float) -> Tensor:
+    """Return a², b², ``factor`` a b, a c, b c and c² of three (B, n), as (6, B, n), by one kernel."""
+    terms = a.new_empty(6, *a.shape)
+    _products(a, b, c, factor, out=terms.unbind())
     return terms
 
 
 @fused
-def _squares(a: Any, b: Any, factor: float) -> tuple[Any, ...]:
-    return a * a, b * b, factor * (a * b)
+def _products(a: Any, b: Any, c: Any, factor: float) -> tuple[Any, ...]:
+    return a * a, b * b, factor * (a * b), a * c, b * c, c * c
 
 
 def _outer(use: _Use) -> Tensor:
@@ -156,24 +183,22 @@ def _product(one: _Use, other: _Use) -> _Use:
     return _Use(one.derivative * other.derivative, one.value * other.value)
 
 
-def _convolution_sums(
-    operation: Conv2d, weight: Tensor, plain: _Use, radius: _Use | None, factor: Tensor | None
-) -> _Sums:
+def _convolution_sums(operation: Conv2d, weight: Tensor, plain: _Use, radius: _Use | None, rounding: Rounding) -> _Sums:
     """Write down the gradients of filters (O, C / groups, kh, kw), a chunk of examples at a time."""
     _, batch_size, *shape = plain.derivative.shape
     patches = weight[0].numel() * operation.groups * math.prod(shape[1:])
     # Many pixels make the patches of one use large, many channels the gradients of two.
     size = max(1, CHUNK // max(patches, 2 * weight.numel()))
     gradient, squares = torch.zeros_like(weight), torch.zeros_like(weight)
-    magnitudes = torch.zeros_like(weight)
+    magnitudes, slope = torch.zeros_like(weight), rounding.slope(weight)
     for start in range(0, batch_size, size):
         chunk = slice(start, start + size)
         each = _filter_gradients(operation, weight, plain, chunk)
-        if radius is not None and factor is not None:
+        if radius is not None:
             by_magnitude = _filter_gradients(operation, weight, radius, chunk)
             magnitudes += by_magnitude.sum(0)
             # Not addcmul_ and square_, which vmap does model by model.
-            each.add_(by_magnitude.mul_(factor))
+            each.add_(by_magnitude.mul_(slope))
         gradient += each.sum(0)
         squares += each.mul_(each).sum(0)
     return gradient, squares, None if radius is None else magnitudes

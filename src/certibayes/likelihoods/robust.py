@@ -40,6 +40,8 @@ class RobustLikelihood(Likelihood):
         domain: values an input can take; None for no limit.
         ramp: a ramp of the radii while training, or a curriculum for radii and lam; None for the likelihood as it is
             from the start.
+        scale: what radii are multiples of, (1, *shape) or one number for each feature of a table, where features have
+            different units; where it is 0 a feature does not change. None where radii are in the units of the inputs.
     """
 
     ramp_to_eps: ClassVar[Curriculum | Ramp] = LinearRamp(0.0, 0.5)
@@ -49,14 +51,22 @@ class RobustLikelihood(Likelihood):
     adversary: Adversary
     domain: Domain
     ramp: Curriculum | Ramp | None
+    scale: Tensor | None
 
     def __init__(
-        self, p_eps: RadiusDistribution, adversary: Adversary, domain: Any, ramp: Curriculum | Ramp | None
+        self,
+        p_eps: RadiusDistribution,
+        adversary: Adversary,
+        domain: Any,
+        ramp: Curriculum | Ramp | None,
+        scale: Any = None,
     ) -> None:
         _require_adversary(adversary)
         require_ramp(ramp)
         as_curriculum(ramp).require_fits(p_eps)
-        values = {"p_eps": p_eps, "adversary": adversary, "domain": as_domain(domain), "ramp": ramp}
+        values = {
+            "p_eps": p_eps, "adversary": adversary, "domain": as_domain(domain), "ramp": ramp, "scale": _scale(scale),
+        }  # fmt: skip
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -70,7 +80,8 @@ class RobustLikelihood(Likelihood):
         """See the base class: radii, their weights and their ramp are all in the noise."""
         way = self.curriculum
         penalty = (self.p_eps, way) if self.regularized else None
-        return (type(self), self.adversary, domain_to_json(self.domain), self.p_eps.clean > 0.0, penalty)
+        scale = None if self.scale is None else str(self.scale.tolist())
+        return (type(self), self.adversary, domain_to_json(self.domain), self.p_eps.clean > 0.0, penalty, scale)
 
     @property
     def curriculum(self) -> Curriculum:
@@ -87,6 +98,11 @@ class RobustLikelihood(Likelihood):
     def validate(self, graph: Graph, batch: Batch) -> None:
         """See the base class."""
         require_domain(batch.inputs, self.domain)
+        if self.scale is not None and self.scale.shape[1:] != batch.inputs.shape[1:]:
+            raise InvalidInput(
+                f"scale has a number for each of {tuple(self.scale.shape[1:])} features, and the inputs have "
+                f"{tuple(batch.inputs.shape[1:])}."
+            )
         if self.regularized:
             require_relu_layers(graph)
 
@@ -269,6 +285,8 @@ class RobustLikelihood(Likelihood):
         return replace(self, ramp=replace(self.curriculum, tightness=0.0, balance=0.0))
 
     def _threat(self, batch: Batch, noise: Noise, radius: Tensor) -> Threat:
+        if self.scale is not None:
+            radius = radius * self.scale.to(batch.inputs)
         return Threat(InputRegion(batch.inputs, radius, domain=self.domain), noise.starts)
 
     def _box(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Box:
@@ -292,6 +310,7 @@ class RobustLikelihood(Likelihood):
             "lower_bound": self.adversary.is_bound,
             "domain": domain_to_json(self.domain),
             "ramp": None if self.ramp is None else self.ramp.describe(),
+            **({} if self.scale is None else {"scale": self.scale.tolist()}),
         }
 
     def __repr__(self) -> str:
@@ -327,6 +346,19 @@ def radius_distribution(p_eps: RadiusDistribution | float | None, eps: float | N
     if isinstance(radius, Tensor):
         raise InvalidInput("eps is one radius for all inputs; certify takes several, training does not.")
     return TwoPoint.for_radius(radius)
+
+
+def _scale(scale: Any) -> Tensor | None:
+    """Return what radii are multiples of, (1, *shape) in float64."""
+    if scale is None:
+        return None
+    found = as_radius(scale)
+    if not isinstance(found, Tensor):
+        raise InvalidInput("scale has one number for each feature; where all have the same, eps says it.")
+    found = found[None] if found.dim() == 1 else found
+    if len(found) != 1:
+        raise InvalidInput(f"scale is the same for all inputs, (1, *shape); got shape {tuple(found.shape)}.")
+    return found
 
 
 def _require_adversary(adversary: Any) -> None:

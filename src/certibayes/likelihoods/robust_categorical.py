@@ -47,6 +47,8 @@ class RobustCategorical(RobustLikelihood):
             is given, radii grow linearly over all of training and lam is constant, as in the paper.
         eps: the radius that is to be certified, instead of ``p_eps``: ``TwoPoint.for_radius(eps)``, which trains with
             1.1 times that. None where ``p_eps`` was not made for a radius.
+        scale: what radii are multiples of, one number for each feature, such as their standard deviations; where it is
+            0 a feature does not change. By default radii are in the units of the inputs, the same for all.
     """
 
     ramp_to_eps: ClassVar[Curriculum | Ramp] = Curriculum()
@@ -59,6 +61,7 @@ class RobustCategorical(RobustLikelihood):
         ramp: Curriculum | Ramp | str | None = DEFAULT_RAMP,
         *,
         eps: float | None = None,
+        scale: Any = None,
     ) -> None:
         distribution = radius_distribution(p_eps, eps)
         if distribution is None:
@@ -66,7 +69,7 @@ class RobustCategorical(RobustLikelihood):
                 "a robust likelihood needs a radius: RobustCategorical(eps=0.1) to certify radius 0.1, or any "
                 "distribution of radii, RobustCategorical(p_eps=TwoPoint(eta=0.11, lam=0.25))."
             )
-        super().__init__(distribution, adversary, domain, self.chosen_ramp(ramp, p_eps if eps is None else eps))
+        super().__init__(distribution, adversary, domain, self.chosen_ramp(ramp, p_eps if eps is None else eps), scale)
 
     @property
     def bounded(self) -> bool:

@@ -44,6 +44,7 @@ class RobustGaussian(RobustLikelihood):
         ramp: how training comes to this likelihood; as in ``RobustCategorical``, but by default lam is constant, and
             radii grow linearly over half of training where ``eps`` is given: there is no worst case to be given up.
         eps: the radius that is to be certified, instead of ``p_eps``; as in ``RobustCategorical``.
+        scale: what radii are multiples of; as in ``RobustCategorical``.
     """
 
     noise_std: float
@@ -57,6 +58,7 @@ class RobustGaussian(RobustLikelihood):
         ramp: Curriculum | Ramp | str | None = DEFAULT_RAMP,
         *,
         eps: float | None = None,
+        scale: Any = None,
     ) -> None:
         if not isinstance(noise_std, Real):
             raise InvalidInput(
@@ -71,6 +73,7 @@ class RobustGaussian(RobustLikelihood):
             adversary,
             domain,
             self.chosen_ramp(ramp, p_eps if eps is None else eps),
+            scale,
         )
         if not adversary.for_regression:
             raise InvalidInput(

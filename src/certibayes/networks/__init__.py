@@ -21,7 +21,8 @@ from certibayes.networks.normalize import Normalize
 from certibayes.networks.onnx_export import to_onnx
 from certibayes.networks.onnx_import import from_onnx, onnx_reference
 from certibayes.networks.operations import Operation
-from certibayes.networks.trace import Network, infer_input_shape, supported_layers, trace
+from certibayes.networks.trace import Network, infer_input_shape, trace
+from certibayes.networks.unknown import supported_layers
 from certibayes.support.arithmetic import direct_sums
 
 __all__ = [

@@ -9,6 +9,7 @@ from torch import Tensor, fx, nn
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks.graph import Graph, Params
+from certibayes.networks.head import HEADS
 from certibayes.support.arithmetic import direct_sums
 
 
@@ -91,7 +92,7 @@ def _compare(
                 f"the traced graph of {name} does not compute what the module computes: {node.name} is taken for "
                 f"{type(node.operation).__name__}, which gives other values. Correct the registered entry."
             )
-    if not _close(found[graph.nodes[-1].name], expected, tolerance):
+    if not _close(HEADS[graph.head](found[graph.nodes[-1].name]), expected, tolerance):
         raise UnsupportedLayer(
             f"the traced graph of {name} does not compute what the module computes. Its forward depends on something "
             "other than its input: random numbers, the number of calls, or the values of tensors."

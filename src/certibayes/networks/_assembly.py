@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import lowering
 from certibayes.networks import operations as ops
-from certibayes.networks._recording import made_of_weights, recorded_values
+from certibayes.networks._recording import made_of_weights, place_of, recorded_values
 from certibayes.networks.graph import INPUT, Graph, Node
 
 TENSORS = ("T", "mT", "values", "indices")
@@ -54,18 +56,58 @@ def assemble(traced: fx.GraphModule, original: nn.Module, example: Tensor) -> tu
         raise UnsupportedLayer("the network takes several inputs; bounds are known for one.")
     assembly = _Assembly(traced, original, example)
     for call in traced.graph.nodes:
-        assembly.add(call)
+        with _placed(call):
+            assembly.add(call)
     output = output_of(traced)
-    final = assembly.names.get(output) if isinstance(output, fx.Node) else None
-    if final is None or final == INPUT or len(assembly.shapes[output]) != 1:
+    require_one_tensor(output)
+    final = assembly.names.get(output)
+    if final is None or final == INPUT:
         raise UnsupportedLayer(
             "a network must return one tensor of shape (batch, outputs) computed from its input by at least one layer."
+        )
+    shape = assembly.shapes[output]
+    if len(shape) != 1:
+        advice = (
+            "Leave off the squeeze or the index at its end, so that one output is the shape (batch, 1)."
+            if not shape
+            else "An image or a sequence at the end is flattened by x.flatten(1), or pooled by x.mean((2, 3))."
+        )
+        raise UnsupportedLayer(
+            f"a network must return one tensor of shape (batch, outputs), and this one returns "
+            f"({', '.join(['batch', *map(str, shape)])}{'' if shape else ','}). {advice}"
         )
     parameters = tuple(name for name, _ in original.named_parameters())
     nodes = _upto(assembly.nodes, final)
     used = {name for node in nodes for name in node.roles.values()}
     buffers = {name: t for name, t in assembly.tensors.items() if name not in parameters and name in used}
     return Graph(tuple(nodes), tuple(example.shape[1:]), parameters, tuple(buffers)), buffers
+
+
+@contextmanager
+def _placed(call: fx.Node) -> Iterator[None]:
+    """Say in errors which line of its author's file a call stands in."""
+    try:
+        yield
+    except UnsupportedLayer as error:
+        if not (place := place_of(call)):
+            raise
+        raise UnsupportedLayer(f"{error} ({place})") from error
+
+
+def require_one_tensor(output: Any) -> None:
+    """Raise where a network returns anything but one tensor.
+
+    Args:
+        output: what the traced module returns.
+    """
+    if isinstance(output, fx.Node):
+        return
+    kind = "dictionary" if isinstance(output, dict) else type(output).__name__.replace("immutable_", "")
+    pick = f"[{next(iter(output))!r}]" if isinstance(output, dict) and output else "[0]"
+    raise UnsupportedLayer(
+        f"a network must return one tensor of shape (batch, outputs), and this one returns a {kind}. Wrap it in a "
+        f"module whose forward picks the logits, such as `return self.net(x){pick}`."
+    )
 
 
 class _Assembly:
@@ -94,6 +136,9 @@ class _Assembly:
         self.constant = made_of_weights(traced)
         for call, value in self.values.items():
             call.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
+            call.meta["constant"] = call in self.constant
+            if call in self.constant and isinstance(value, Tensor) and not value.is_floating_point():
+                call.meta["value"] = value  # indices
 
     def add(self, call: fx.Node) -> None:
         """Add the nodes of one call, if it is a layer."""
@@ -132,6 +177,14 @@ class _Assembly:
             meaning = meaning.meaning(shapes[0])
         if meaning is None:
             self.names[call] = sources[0]
+            return
+        if isinstance(meaning, lowering.Beside):
+            pieces = [f"{call.name}.{index}" for index in range(len(meaning.operations))]
+            for name, operation in zip(pieces, meaning.operations, strict=True):
+                piece = operation.evaluate({}, self.example.new_zeros(1, *shapes[0]))
+                self.nodes.append(Node(name, operation, sources, {}, tuple(piece.shape[1:])))
+            self.names[call] = call.name
+            self.nodes.append(Node(call.name, ops.Concatenate(meaning.dim), tuple(pieces), {}, self.shapes[call]))
             return
         chain = meaning if isinstance(meaning, lowering.Chain) else lowering.Chain(meaning)
         *others, last = chain.all
@@ -174,7 +227,8 @@ class _Assembly:
         if not (isinstance(value, fx.Node) and value.op == "get_attr"):
             raise UnsupportedLayer(
                 f"the weights of {where} are computed from other tensors; only plain parameters and buffers can be "
-                "used as weights."
+                "used as weights. After training, compute them once and store what comes out as a parameter: "
+                "self.scale = nn.Parameter(self.log_scale.exp())."
             )
         return self._attribute_name(str(value.target))
 
@@ -189,14 +243,17 @@ class _Assembly:
 def _lower_call(entry: Callable[..., lowering.Lowered], call: fx.Node, values: dict[fx.Node, Any]) -> lowering.Lowered:
     def number(node: fx.Node) -> Any:
         """Sizes that do not depend on the batch are as good as constants."""
-        return values[node] if isinstance(values.get(node), (int, float)) else node
+        return values[node] if isinstance(values.get(node), (int, float, torch.Size)) else node
 
     arguments = dict(fx.node.map_arg(call.kwargs, number))
     first = [arguments.pop("input")] if "input" in arguments else []
     try:
         return entry(*first, *fx.node.map_arg(call.args, number), **arguments)
     except TypeError as error:
-        raise UnsupportedLayer(f"{call.name} is called in a way that is not supported: {error}") from error
+        raise UnsupportedLayer(
+            f"{call.name} is called in a way that is not supported: {error}. Arguments must be those of torch's "
+            "documentation, numbers in them constants, and sizes those of one example, not of the batch."
+        ) from error
 
 
 def _upto(nodes: list[Node], final: str) -> list[Node]:

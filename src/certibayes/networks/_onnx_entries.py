@@ -175,6 +175,30 @@ def _batch_norm(operation: ops.BatchNorm, node: NodeToWrite) -> str:
     return node.add("BatchNormalization", node.x, scale, bias, mean, variance, epsilon=operation.eps)
 
 
+def _in_groups(groups: int, node: NodeToWrite) -> str:
+    return node.add("Reshape", node.x, node.writer.sizes(1, groups, -1))
+
+
+def _center(operation: ops.Center, node: NodeToWrite) -> str:
+    x = _in_groups(operation.groups, node)
+    centered = node.add("Sub", x, node.add("ReduceMean", x, axes=[-1], keepdims=1))
+    return node.add("Reshape", centered, node.writer.sizes(1, *node.input_shape))
+
+
+def _norm(operation: ops.RootMeanSquareNorm, node: NodeToWrite) -> str:
+    x = _in_groups(operation.groups, node)
+    square = node.add("ReduceMean", node.add("Mul", x, x), axes=[-1], keepdims=1)
+    root = node.add("Sqrt", node.add("Add", square, node.writer.constant(operation.eps)))
+    y = node.add("Reshape", node.add("Div", x, root), node.writer.sizes(1, *node.input_shape))
+    for kind, role in (("Mul", "weight"), ("Add", "bias")):
+        if role in node.node.roles:
+            weight = node.weight(role)
+            if operation.by_channel:
+                weight = node.add("Reshape", weight, node.writer.sizes(-1, *[1] * (len(node.input_shape) - 1)))
+            y = node.add(kind, y, weight)
+    return y
+
+
 def _normalize(operation: ops.Normalize, node: NodeToWrite) -> str:
     shape = node.writer.sizes(-1, *[1] * (len(node.input_shape) - 1))
     mean, std = (node.add("Reshape", node.weight(role), shape) for role in ("mean", "std"))
@@ -274,6 +298,8 @@ ENTRIES: Mapping[type[ops.Operation], Callable[[Any, NodeToWrite], str]] = {
     ops.AvgPool2d: _avg_pool,
     ops.AdaptiveAvgPool2d: _adaptive_avg_pool,
     ops.BatchNorm: _batch_norm,
+    ops.Center: _center,
+    ops.RootMeanSquareNorm: _norm,
     ops.Normalize: _normalize,
     ops.Multiply: _multiply,
     ops.Divide: _divide,

@@ -45,6 +45,25 @@ class Slice(nn.Module):
         return x[self.index]
 
 
+class Repeat(nn.Module):
+    """Every number several times in a row, along every dimension."""
+
+    def __init__(self, factors: tuple[int, ...]):
+        super().__init__()
+        self.factors = factors
+
+    def extra_repr(self) -> str:
+        """Show the factors in the repr of the network."""
+        return f"factors={self.factors}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Repeat the numbers of a batch."""
+        for dim, factor in enumerate(self.factors):
+            if factor > 1:
+                x = x.repeat_interleave(factor, dim=dim)
+        return x
+
+
 class Concatenate(nn.Module):
     """Put activations side by side."""
 
@@ -195,10 +214,12 @@ def _(call: Call) -> nn.Module:
     else:
         assert scales is not None
         factors = [float(scale) for scale in scales.tolist()]
-    whole = all(factor == int(factor) >= 1 for factor in factors) and factors[:2] == [1.0, 1.0]
+    whole = all(factor == int(factor) >= 1 for factor in factors) and factors[0] == 1.0
     if mode != "nearest" or not whole:
         raise call.unsupported(f"it resizes by {mode!r} and factors {factors}; nearest by whole factors has a rule")
-    return nn.Upsample(scale_factor=tuple(factors[2:]), mode="nearest")
+    if factors[1] == 1.0 and len(factors) > 2:
+        return nn.Upsample(scale_factor=tuple(factors[2:]), mode="nearest")
+    return Repeat(tuple(int(factor) for factor in factors))
 
 
 def _reshape(call: Call, shape: tuple[int, ...]) -> nn.Module:

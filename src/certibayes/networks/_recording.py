@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, fx
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
@@ -12,8 +14,10 @@ from certibayes.errors import InvalidInput, UnsupportedLayer
 class _Recorder(fx.Interpreter):
     """Run a traced module and keep the value of every node."""
 
-    def __init__(self, module: fx.GraphModule):
+    def __init__(self, module: fx.GraphModule, shape: tuple[int, ...]):
         super().__init__(module)
+        self.extra_traceback = False  # which writes torch.fx's own words into our errors
+        self.shape = shape
         self.values: dict[fx.Node, Any] = {}
         self.versions: dict[fx.Node, int] = {}
 
@@ -24,12 +28,27 @@ class _Recorder(fx.Interpreter):
             if source in self.versions and value._version != self.versions[source]:
                 raise UnsupportedLayer(
                     f"{n.name} reads {source.name} after it was changed in place. Use the out-of-place form "
-                    "(inplace=False, x = x + y)."
+                    "(inplace=False, x = x + y, x = F.relu(x)), or give the result its name: x = F.relu_(x)."
                 )
-        value = self.values[n] = super().run_node(n)
+        try:
+            value = self.values[n] = super().run_node(n)
+        except Exception as error:  # whatever forward does
+            where = place_of(n) or n.name
+            raise InvalidInput(
+                f"the network cannot be run on inputs of shape {self.shape}: {error} ({where})"
+            ) from error
         if isinstance(value, Tensor) and not value.is_inference():
             self.versions[n] = value._version
         return value
+
+
+def place_of(call: fx.Node) -> str:
+    """Say in which line of its author's file a call of a traced module stands, or ""."""
+    lines = (call.stack_trace or "").strip().splitlines()
+    if len(lines) < 2 or '"' not in lines[0]:
+        return ""
+    _, file, rest = lines[0].split('"', 2)
+    return f"{Path(file).name}, {rest.strip(' ,').split(',')[0]}: {lines[1].strip()}"
 
 
 def made_of_weights(traced: fx.GraphModule) -> set[fx.Node]:
@@ -48,14 +67,8 @@ def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, An
     """
     recorders = []
     for count in (2, 3):
-        recorder = _Recorder(traced)
-        try:
-            recorder.run(example.expand(count, *example.shape[1:]).contiguous())
-        except UnsupportedLayer:
-            raise
-        except Exception as error:  # whatever forward does
-            shape = tuple(example.shape[1:])
-            raise InvalidInput(f"the network cannot be run on inputs of shape {shape}: {error}") from error
+        recorder = _Recorder(traced, tuple(example.shape[1:]))
+        recorder.run(example.expand(count, *example.shape[1:]).contiguous())
         recorders.append(recorder.values)
     two, three = recorders
     weights = made_of_weights(traced)
@@ -69,12 +82,13 @@ def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, An
         ):
             raise UnsupportedLayer(
                 f"{node.name} does not keep the batch as its first dimension alone: for 2 inputs its shape is "
-                f"{tuple(value.shape)}, for 3 it is {tuple(three[node].shape)}."
+                f"{tuple(value.shape)}, for 3 it is {tuple(three[node].shape)}. Write x.flatten(1) for x.view(-1, n), "
+                "and torch.stack(..., dim=1).mean(1) for a mean over parts; an ensemble is Samples.from_modules([...])."
             )
         if value.dtype != example.dtype:
             raise UnsupportedLayer(
                 f"{node.name} is {value.dtype} where the network's first weights are {example.dtype}; bounds need one "
                 "precision. Use net.float() or net.double(), and make constants of that type too."
             )
-    sizes = (int, float)
+    sizes = (int, float, torch.Size)
     return {n: v for n, v in two.items() if not isinstance(v, sizes) or v == three[n]}

@@ -22,7 +22,8 @@ from torch.overrides import TorchFunctionMode
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks._recording import recorded_values
-from certibayes.networks.trace import Network, eval_copy, example_for, symbolic_trace, trace
+from certibayes.networks.trace import Network, eval_copy, example_for, trace
+from certibayes.networks.tracer import symbolic_trace
 
 ELEMENTS: tuple[Any, ...] = (nn.Dropout, functional.dropout)
 """Layers and functions that drop single values."""
@@ -31,6 +32,11 @@ CHANNELS: tuple[Any, ...] = (
     nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, functional.dropout1d, functional.dropout2d, functional.dropout3d,
 )  # fmt: skip
 """Those that drop all values of a channel together."""
+
+OTHERS: tuple[Any, ...] = (
+    nn.AlphaDropout, nn.FeatureAlphaDropout, functional.alpha_dropout, functional.feature_alpha_dropout,
+)  # fmt: skip
+"""Those that put another value in the place of what they drop, which no factor does."""
 
 ONE_DIMENSIONAL = (nn.Dropout1d, functional.dropout1d)
 
@@ -77,7 +83,7 @@ def with_masks(module: nn.Module, example: Tensor | None = None) -> tuple[Networ
     with torch.inference_mode(False), torch.no_grad():
         original = eval_copy(module)
         example = example_for(original, example)
-        traced = symbolic_trace(original)
+        traced = symbolic_trace(original, example)
         values = recorded_values(traced, example)
         masks: list[Mask] = []
         for call in list(traced.graph.nodes):
@@ -162,6 +168,12 @@ class _Dropout(NamedTuple):
 
 def _dropout_of(traced: fx.GraphModule, call: fx.Node) -> _Dropout | None:
     """Return what a call drops, or None if it is no dropout."""
+    kind: Any = type(traced.get_submodule(str(call.target))) if call.op == "call_module" else call.target
+    if kind in OTHERS:
+        raise UnsupportedLayer(
+            f"{kind.__name__} does not multiply what it drops by 0, so its masks cannot be part of a network here. Use "
+            "nn.Dropout for MC dropout; without dropout, net.eval(), the network can be certified as it is."
+        )
     if call.op == "call_module":
         layer = traced.get_submodule(str(call.target))
         if type(layer) not in (*ELEMENTS, *CHANNELS) or not isinstance(layer, _DropoutNd):

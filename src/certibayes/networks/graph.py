@@ -61,6 +61,7 @@ class Graph:
         buffers: names of the other tensors that the graph needs, which are not inferred.
         fitted: those buffers that were parameters and were trained, but not inferred: constants of a posterior that
             belong to no frozen layer.
+        head: ``"softmax"`` or ``"log_softmax"`` where the module ends in one that is left off here; or "".
     """
 
     nodes: tuple[Node, ...]
@@ -68,6 +69,7 @@ class Graph:
     parameters: tuple[str, ...]
     buffers: tuple[str, ...] = ()
     fitted: tuple[str, ...] = ()
+    head: str = ""
 
     def __repr__(self) -> str:
         kinds = [type(node.operation).__name__ for node in self.nodes]
@@ -140,8 +142,29 @@ class Graph:
             return
         raise InvalidInput(
             f"{name} has shape {tuple(x.shape)}, but this network takes a batch of {self.input_shape}. "
-            + ("Add the batch dimension: x[None]." if tuple(x.shape) == self.input_shape else "Reshape the inputs.")
+            + self._advice_on_shape(tuple(x.shape))
         )
+
+    def _advice_on_shape(self, shape: tuple[int, ...]) -> str:
+        if shape == self.input_shape:
+            return "Add the batch dimension: x[None]."
+        if len(shape) == 4 and (shape[3], *shape[1:3]) == self.input_shape:
+            return "The channels come first: x.permute(0, 3, 1, 2)."
+        if len(shape) == 2 and len(self.input_shape) == 1:
+            return "Leave out the columns that are no inputs, such as the target, or add those that are missing."
+        return "Reshape the inputs."
+
+    def require_all_of(self, purpose: str) -> None:
+        """Raise where a softmax was left off and the outputs themselves are asked for.
+
+        Args:
+            purpose: what they are needed for, in a few words.
+        """
+        if self.head:
+            raise InvalidInput(
+                f"the network ends in {self.head}, which has no rules and is left off for classification; {purpose} "
+                "would speak of other outputs. Give a network without it."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """Return a description of the graph made of plain lists, numbers and strings."""
@@ -150,6 +173,7 @@ class Graph:
             "parameters": list(self.parameters),
             "buffers": list(self.buffers),
             **({"fitted": list(self.fitted)} if self.fitted else {}),
+            **({"head": self.head} if self.head else {}),
             "nodes": [
                 {
                     "name": node.name,
@@ -180,4 +204,5 @@ class Graph:
             parameters=tuple(record["parameters"]),
             buffers=tuple(record["buffers"]),
             fitted=tuple(record.get("fitted", ())),
+            head=record.get("head", ""),
         )

@@ -125,6 +125,7 @@ def to_onnx(net: nn.Module | Network, path: str | Path, example: Tensor | None =
         UnsupportedLayer: an operation cannot be written as ONNX, or has no bounds to begin with.
     """
     network = net if isinstance(net, Network) else trace(net, example)
+    network.graph.require_all_of("a file")
     tensors = {**network.params, **network.buffers}
     writer = OnnxWriter(network.graph.input_shape, next(iter(tensors.values()), torch.zeros(())).dtype)
     writer.network(network.graph, tensors, name=RESULT)

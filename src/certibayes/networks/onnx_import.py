@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.errors import CorruptFile, InvalidInput, UnsupportedLayer
-from certibayes.networks import _onnx_activations, _onnx_shapes  # noqa: F401 - register their operators
+from certibayes.networks import _onnx_activations, _onnx_norms, _onnx_shapes  # noqa: F401 - register their operators
 from certibayes.networks._onnx_call import Activation, Call
 from certibayes.networks._onnx_operators import OPERATORS, Reshape
 from certibayes.support.arithmetic import direct_sums

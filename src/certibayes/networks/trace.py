@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 import itertools
-from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Collection
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,9 +20,12 @@ from torch import Tensor, fx, nn
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks import lowering, operations
 from certibayes.networks._agreement import require_agreement
-from certibayes.networks._assembly import assemble, is_shape_arithmetic, output_of
+from certibayes.networks._assembly import assemble
 from certibayes.networks.graph import Graph
+from certibayes.networks.head import remove_head
 from certibayes.networks.plain import require_plain
+from certibayes.networks.tracer import symbolic_trace
+from certibayes.networks.unknown import require_known_calls
 from certibayes.support.tensors import as_tensor
 
 
@@ -80,42 +83,6 @@ class Network(NamedTuple):
         return self._replace(graph=graph, params=params, buffers=buffers)
 
 
-class _Tracer(fx.Tracer):
-    """Keep every module that has an entry of its own whole, and leave all arguments but the input at their defaults."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in lowering.modules or super().is_leaf_module(m, module_qualified_name)
-
-    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
-        return super().create_args_for_root(_of_one_input(root_fn), is_module, concrete_args)
-
-
-def _of_one_input(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``forward`` as a function of its first argument, where the others can do without a value."""
-    _, *arguments = inspect.signature(forward).parameters.values()
-    starred = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    needed = [a.name for a in arguments[1:] if a.default is a.empty and a.kind not in starred]
-    if needed:
-        raise UnsupportedLayer(
-            f"the network needs {', '.join(needed)} besides its input, and only networks of one input can be bounded. "
-            "Give what is fixed a default, or wrap the network in a module whose forward fills it in."
-        )
-    if len(arguments) == 1 and arguments[0].kind not in starred:
-        return forward
-
-    def of_one_input(self: nn.Module, x: Any) -> Any:
-        return forward(self, x)
-
-    return of_one_input
-
-
-def supported_layers() -> tuple[str, ...]:
-    """Names of the module types and functions that can be traced."""
-    names = {kind.__name__ for kind in lowering.modules}
-    names |= {f if isinstance(f, str) else getattr(f, "__name__", str(f)) for f in lowering.functions}
-    return tuple(sorted(names))
-
-
 def infer_input_shape(module: nn.Module) -> tuple[int, ...] | None:
     """Return the shape of one example where the module tells it, else None.
 
@@ -148,13 +115,22 @@ def trace(module: nn.Module, example: Tensor | None = None) -> Network:
     with torch.inference_mode(False), torch.no_grad():
         original = eval_copy(module)
         example = example_for(original, example)
-        traced = symbolic_trace(original)
+        traced = symbolic_trace(original, example)
+        head = remove_head(traced)
         require_known_calls(traced)
         graph, buffers = assemble(traced, original, example)
+        graph = dataclasses.replace(graph, head=head)
         params = {name: p.detach().to(example, copy=True) for name, p in original.named_parameters()}
         tensors = {**params, **buffers}
         _require_usable(graph, tensors)
         require_agreement(graph, tensors, original, traced, example)
+    if head:
+        warnings.warn(
+            f"the {head} at the end of {type(module).__name__} is left off: its logits are what is trained and "
+            "certified, and the likelihood and the predictor apply the softmax. Take it off the network to say so "
+            "yourself; of an nn.Sequential that is net[:-1].",
+            stacklevel=2,
+        )
     return Network(graph, params, buffers, tuple(n for n, p in module.named_parameters() if not p.requires_grad))
 
 
@@ -162,43 +138,17 @@ def eval_copy(module: nn.Module) -> nn.Module:
     """Return a copy in eval mode, of a module that hides nothing from a trace."""
     require_plain(module, lowering.modules)
     try:
-        return copy.deepcopy(module).eval().requires_grad_(False)
+        copied = copy.deepcopy(module).eval().requires_grad_(False)
     except (RuntimeError, TypeError) as error:
         raise UnsupportedLayer(
             f"{type(module).__name__} cannot be copied: {error}. Tensors that it holds as plain attributes must be "
             "detached; of a scripted module, pass the module it was made from."
         ) from error
-
-
-def symbolic_trace(module: nn.Module) -> fx.GraphModule:
-    """Run torch.fx over an eval-mode module, with an error a person can act on."""
-    try:
-        return fx.GraphModule(module, _Tracer().trace(module))
-    except UnsupportedLayer:
-        raise
-    except Exception as error:  # torch.fx raises many kinds, all meaning the same to the user
-        raise UnsupportedLayer(
-            f"{type(module).__name__} cannot be traced: {error}. Its forward must not branch or loop on the values "
-            "of tensors; move such a part into a module of its own and register it with "
-            "certibayes.networks.lower_module."
-        ) from error
-
-
-def _unknown_calls(traced: fx.GraphModule) -> dict[fx.Node, str]:
-    """Names of the layers and functions in ``traced`` that have no entry, by call."""
-    unknown: dict[fx.Node, str] = {}
-    for node in traced.graph.nodes:
-        if node.op == "call_module":
-            leaf = traced.get_submodule(str(node.target))
-            if type(leaf) not in lowering.modules:
-                unknown[node] = f"{type(leaf).__name__} (at {node.target!r})"
-        elif (
-            node.op in ("call_function", "call_method")
-            and not is_shape_arithmetic(node)
-            and node.target not in lowering.functions
-        ):
-            unknown[node] = getattr(node.target, "__name__", str(node.target))
-    return unknown
+    for part in copied.modules():
+        if isinstance(part, nn.RMSNorm) and part.eps is None and part.weight is not None:
+            # Else it would be that of the precision in which the copy is compared with the graph.
+            part.eps = torch.finfo(part.weight.dtype).eps
+    return copied
 
 
 def module_operations(traced: fx.GraphModule) -> list[operations.Operation]:
@@ -207,27 +157,6 @@ def module_operations(traced: fx.GraphModule) -> list[operations.Operation]:
     lowered = [lowering.modules[type(leaf)](leaf)[0] for leaf in leaves]
     lowered = [operation for m in lowered for operation in (m.all if isinstance(m, lowering.Chain) else (m,))]
     return [operation for operation in lowered if isinstance(operation, operations.Operation)]
-
-
-def require_known_calls(traced: fx.GraphModule) -> None:
-    """Raise unless every layer and function has an entry; the error names those that have none."""
-    unknown = _unknown_calls(traced)
-    if not unknown:
-        return
-    last = output_of(traced)
-    if isinstance(last, fx.Node) and last.target in (torch.log, "log"):
-        last = last.args[0]
-    name = unknown.get(last, "") if isinstance(last, fx.Node) else ""
-    if name.split(" ")[0].lower().replace("_", "") in ("softmax", "logsoftmax"):
-        raise UnsupportedLayer(
-            f"the network ends in {name}. A network returns logits, so leave the softmax off: the likelihood and the "
-            "predictor apply it. Of an nn.Sequential pass net[:-1]."
-        )
-    raise UnsupportedLayer(
-        f"no rules for: {', '.join(unknown.values())}. Supported: {', '.join(supported_layers())}. To add a layer, "
-        "register it with certibayes.networks.lower_module (or lower_function) and give its bounds with "
-        "certibayes.bounds.register; CONTRIBUTING.md has a skeleton to copy."
-    )
 
 
 def example_for(module: nn.Module, example: Tensor | None) -> Tensor:

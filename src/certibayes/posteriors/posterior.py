@@ -24,6 +24,7 @@ from certibayes.regions import Domain, domain_to_json
 from certibayes.support.checks import whole_number
 from certibayes.support.devices import find_device
 from certibayes.support.files import read_tensors, write_tensors
+from certibayes.support.names import unknown_name
 from certibayes.support.seeds import derived_seed
 from certibayes.support.stacks import count, first, joined
 
@@ -37,6 +38,8 @@ BUFFER = "buffer"
 
 STATISTICS = "statistics"
 """In a file, ``statistics:SEED:NAME`` are the batch norm statistics of the samples drawn from that seed."""
+
+TASKS = ("classification", "regression")
 
 PRIOR = "prior"
 """In a file, ``prior:NAME`` are the learned variances of a parameter's prior."""
@@ -137,8 +140,14 @@ class Posterior:
 
     @property
     def task(self) -> str:
-        """``"classification"`` or ``"regression"``."""
+        """``"classification"`` or ``"regression"``; say so of networks that were trained elsewhere."""
         return str(self.metadata.get("task", "classification"))
+
+    @task.setter
+    def task(self, value: str) -> None:
+        if value not in TASKS:
+            raise InvalidInput(unknown_name("task", value, TASKS))
+        self.metadata["task"] = value
 
     @property
     def statistics_vary(self) -> bool:

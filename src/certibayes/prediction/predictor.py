@@ -49,7 +49,7 @@ class Predictor(nn.Module):
             if not (float(tensor.min()) >= -LARGEST and float(tensor.max()) <= LARGEST):
                 raise InvalidInput(
                     f"the samples of {name!r} hold NaN, infinite or absurdly large values (beyond 2^30). "
-                    "Training has probably diverged; lower the learning rate."
+                    "If they come from training, it has probably diverged: lower the learning rate."
                 )
             # Parameter names hold dots, which buffers may not, so buffers are numbered.
             self.register_buffer(f"samples_{index}", tensor)
@@ -166,6 +166,10 @@ class RegressionPredictor(Predictor):
     """The predictive mean of N fixed weight samples: ``forward`` returns 1/N sum_i f^{w_i}(x), (B, outputs)."""
 
     task = "regression"
+
+    def __init__(self, graph: Graph, samples: Params, domain: Domain = None):
+        graph.require_all_of("a regression")
+        super().__init__(graph, samples, domain)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the predictive mean, (B, outputs)."""

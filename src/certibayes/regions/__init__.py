@@ -12,6 +12,7 @@ from certibayes.regions.domain import (
     resolve_domain,
     take_domain,
 )
+from certibayes.regions.features import domain_by_name, fixed_by_name, radii_by_name
 from certibayes.regions.minimum import lowest_point
 from certibayes.regions.radius import NORMS, as_radius, radii_for, require_norm, require_radius
 from certibayes.regions.region import InputRegion, ideal_box, outward_box
@@ -24,11 +25,14 @@ __all__ = [
     "InputRegion",
     "as_domain",
     "as_radius",
+    "domain_by_name",
     "domain_to_json",
     "ends_like",
+    "fixed_by_name",
     "ideal_box",
     "lowest_point",
     "outward_box",
+    "radii_by_name",
     "radii_for",
     "require_domain",
     "require_norm",

@@ -18,6 +18,7 @@ of Bayesian neural networks", IJCAI 2019, and Wicker et al., "Probabilistic safe
 2020, bound the first quantity.
 """
 
+from certibayes.statistical import files  # noqa: F401 - lets load_certificate read them
 from certibayes.statistical.concentration import samples_needed
 from certibayes.statistical.predictive import posterior_predictive_bounds
 from certibayes.statistical.results import FreshPredictorBounds, PredictiveBounds, RobustProbability

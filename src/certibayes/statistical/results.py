@@ -11,6 +11,7 @@ from torch import Tensor
 
 from certibayes.certificates import reading
 from certibayes.certificates.result import Stated
+from certibayes.certificates.showing import Intervals, of_label
 from certibayes.statistical.concentration import (
     failure_per_statement,
     hoeffding_tail,
@@ -51,6 +52,7 @@ class RobustProbability(_Result):
     """
 
     kind: ClassVar[str] = "robust probability"
+    table: ClassVar[dict[str, str]] = {"label": "labels", "certified": "certified", "lower": "lower", "upper": "upper"}
 
     labels: Tensor
     certified: Tensor
@@ -71,6 +73,9 @@ class RobustProbability(_Result):
             "Nothing is said about the mean prediction, other radii or other kinds of change. "
             f"{trial.origin_in_words}"
         )
+
+    def _intervals(self) -> Intervals:
+        return Intervals(self.lower, self.upper, "probability of a robust network")
 
     def __repr__(self) -> str:
         mean = f"{float(self.lower.mean()):.4g}" if len(self) else "nothing"
@@ -93,6 +98,9 @@ class PredictiveBounds(_Result):
     """
 
     kind: ClassVar[str] = "predictive bounds"
+    table: ClassVar[dict[str, str]] = {
+        "label": "labels", "certified": "certified", "lower": "lower", "upper": "upper", "margin": "margins",
+    }  # fmt: skip
 
     labels: Tensor
     lower: Tensor
@@ -120,6 +128,9 @@ class PredictiveBounds(_Result):
             "Nothing is said about any finite set of weight samples, other radii or other kinds of change. "
             f"{trial.origin_in_words}"
         )
+
+    def _intervals(self) -> Intervals:
+        return Intervals(*of_label(self.lower, self.upper, self.labels), "probability of the label", self.certified)
 
     def __repr__(self) -> str:
         certified = f"{int(self.certified.sum())} of {len(self)} points certified"
@@ -189,6 +200,9 @@ class FreshPredictorBounds(_Result):
     """
 
     kind: ClassVar[str] = "fresh predictor bounds"
+    table: ClassVar[dict[str, str]] = {
+        "label": "labels", "certified": "certified", "failure": "failure", "lower": "lower", "upper": "upper",
+    }  # fmt: skip
 
     labels: Tensor
     lower: Tensor
@@ -215,6 +229,9 @@ class FreshPredictorBounds(_Result):
             "bound). Nothing is said about weight samples that are already fixed; certify them instead. "
             f"{trial.origin_in_words}"
         )
+
+    def _intervals(self) -> Intervals:
+        return Intervals(*of_label(self.lower, self.upper, self.labels), "probability of the label", self.certified)
 
     def __repr__(self) -> str:
         certified = f"{int(self.certified.sum())} of {len(self)} points certified"

@@ -86,19 +86,32 @@ def require_classes(classes: int) -> None:
         )
 
 
+def _advice_on_labels(labels: Tensor) -> str:
+    """Say what to do about labels of another shape or kind."""
+    if labels.dim() == 2 and labels.shape[1] == 1:
+        return "Take the only column, y[:, 0], and convert it, y.long(), if it holds classes."
+    if labels.dim() == 2:
+        return "Of one-hot labels, or probabilities of classes, take the largest: y.argmax(1)."
+    return (
+        "Convert them, y.long(), if they are classes; for regression use fit(..., likelihood=RobustGaussian("
+        "noise_std=...)) and certify_regression."
+    )
+
+
 def require_labels(labels: Tensor, classes: int, count: int | None = None) -> None:
     """Raise unless ``labels`` are integers of shape (N,) from 0 to ``classes`` - 1, of at least two classes."""
-    require_classes(classes)
     kind = labels.dtype
+    # First: whoever has targets of floats needs to hear of regression, not of classes.
     if kind.is_floating_point or kind.is_complex or kind == torch.bool or labels.dim() != 1:
         raise InvalidInput(
             f"labels must be integers of shape (N,), got {kind} of shape {tuple(labels.shape)}. "
-            "Convert them, y.long(), if they are classes; for regression use RobustGaussian."
+            + _advice_on_labels(labels)
         )
+    require_classes(classes)
     if count is not None and len(labels) != count:
         raise InvalidInput(f"there are {count} inputs but {len(labels)} labels.")
     if labels.numel() and not (int(labels.min()) >= 0 and int(labels.max()) < classes):
         raise InvalidInput(
             f"labels run from {int(labels.min())} to {int(labels.max())}, but the network has {classes} classes, "
-            f"0 to {classes - 1}."
+            f"0 to {classes - 1}." + (" Classes are counted from 0: y - 1." if int(labels.min()) == 1 else "")
         )

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from certibayes.support.places import INDEX, LETTERS, PACKED, Place, dense, laid_out, place_of, side_by_side
+from certibayes.support.stacks import in_memory, inside_map, map_levels
+
 THREADS = 256
 """Threads in a block."""
-
-PACKED = 4
-"""Elements that a thread reads at once and computes one after the other, where they lie side by side."""
 
 TYPES = {torch.float32: "float", torch.float64: "double", torch.bfloat16: "unsigned short"}
 """How numbers are stored. Those in bfloat16 are computed with in float32, whose upper half they are."""
@@ -56,10 +56,13 @@ FUNCTIONS = {
     "div": "{0} / {1}",
     "square": "{0} * {0}",
     "abs": "fabs({0})",
+    "sign": "T(({0} > T(0)) - ({0} < T(0)))",
     "neg": "-{0}",
     # Written so that NaN stays what it is.
     "relu": "{0} < T(0) ? T(0) : {0}",
     "where": "{0} != T(0) ? {1} : {2}",
+    "gt": "T({0} > {1})",
+    "reciprocal": "T(1) / {0}",
     "exp": "exp({0})",
     "sqrt": "sqrt({0})",
     "rsqrt": "rsqrt({0})",
@@ -145,48 +148,73 @@ class Symbol:
 def fused(formula: Formula) -> Callable[..., tuple[Tensor, ...]]:
     """Make a formula run as one kernel where its tensors are on a GPU.
 
-    Its arguments are tensors that broadcast to one shape, which is that of its results, numbers, which are compiled
-    into the kernel, and None. Results are stored as the tensor of that shape is. A formula may use the operators
-    + - * / >, a number to the power of a tensor, and ``FUNCTIONS``. What it makes is called with these arguments, and
-    may be given ``out``: tensors for the results.
+    Its arguments are tensors that broadcast to one shape, which is that of its results, and numbers, settings and None,
+    which are compiled into the kernel. Results are stored as the tensor of that shape is. A formula may use the
+    operators + - * / >, a number to the power of a tensor, and ``FUNCTIONS``. What it makes is called with these
+    arguments, and may be given ``out``: tensors for the results. Inside ``torch.vmap`` one kernel makes all samples.
     """
 
     @wraps(formula)
-    def call(*arguments: Tensor | float | None, out: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
+    def call(*arguments: Any, out: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if not is_fused(*tensors):
+        if not is_fused(*tensors, mapped=True):
             found = formula(*arguments)
             return found if out is None else tuple(place.copy_(f) for place, f in zip(out, found, strict=True))
-        like = _largest(tensors) if out is None else out[0]
-        tensors = [_laid_out(tensor, like) for tensor in tensors]
-        places = [_place(tensor, like) for tensor in tensors]
         constants = tuple(... if isinstance(argument, Tensor) else argument for argument in arguments)
-        kinds = tuple(place if isinstance(place, str) else "%" if place[0] == 1 else "/" for place in places)
-        types = tuple(tensor.dtype for tensor in tensors)
-        packed = _side_by_side(tensors, places, [like] if out is None else out)
-        kernel, results = _compiled(formula, constants, kinds, types, like.dtype, packed, like.device.index)
-        written = [torch.empty_like(like) for _ in range(results)] if out is None else [_require(o, like) for o in out]
-        periods = [number for place in places if not isinstance(place, str) for number in place if number > 1]
-        blocks = -(-like.numel() // (THREADS * (PACKED if packed else 1)))
-        # Without boxes their radii are empty, and a GPU refuses a launch of no blocks.
-        if blocks:
-            kernel((blocks, 1, 1), (THREADS, 1, 1), [*written, *tensors, like.numel(), *periods])
-        return tuple(written)
+        levels = map_levels(tensors)
+        if not levels:
+            return _launched(formula, constants, tensors, out)
+        every = in_memory([*tensors, *(out or ())])
+        written = _launched(formula, constants, every[: len(tensors)], None if out is None else every[len(tensors) :])
+        return tuple(out or (inside_map(result, *levels) for result in written))
 
     return call
 
 
-def is_fused(*tensors: Tensor) -> bool:
+def _launched(
+    formula: Formula, constants: tuple[Any, ...], tensors: list[Tensor], out: Sequence[Tensor] | None
+) -> tuple[Tensor, ...]:
+    """Compute a formula by one kernel."""
+    like = dense(tensors if out is None else out[:1])
+    tensors = [laid_out(tensor, like) for tensor in tensors]
+    places = [_place(tensor, like) for tensor in tensors]
+    device, types = tensors[0].device, tuple(tensor.dtype for tensor in tensors)
+    kinds = tuple(place.kind for place in places)
+    if out is None:
+        results = _number_of_results(formula, constants)
+        written = [
+            torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device) for _ in range(results)
+        ]
+    else:
+        written = [_require(tensor, like) for tensor in out]
+    targets = [_place(tensor, like) for tensor in written]
+    packed = side_by_side([*tensors, *written], [*places, *targets])
+    made = tuple(place.kind for place in targets)
+    kernel = _compiled(device.index, formula, constants, kinds, types, made, like.dtype, packed)
+    numbers = [number for place in (*targets, *places) for number in place.numbers]
+    blocks = -(-like.numel() // (THREADS * (PACKED if packed else 1)))
+    # Without boxes their radii are empty, and a GPU refuses a launch of no blocks.
+    if blocks:
+        kernel((blocks, 1, 1), (THREADS, 1, 1), [*written, *tensors, like.numel(), *numbers])
+    return tuple(written)
+
+
+def is_fused(*tensors: Tensor, mapped: bool = False) -> bool:
     """Tell whether a formula on these tensors runs as one kernel: on a GPU, in one precision, nothing to record.
 
-    Some may be stored in bfloat16 where it is float32.
+    Some may be stored in bfloat16 where it is float32. Inside ``torch.vmap`` a formula is still one kernel, for all
+    samples; those who use this to choose among other operations do not ask for ``mapped`` ones.
     """
+    if not all(tensor.is_cuda for tensor in tensors):
+        return False
+    lying = in_memory(tensors) if mapped else tensors
     return (
-        all(tensor.is_cuda for tensor in tensors)
+        # Of one map: where maps are nested, none of these agree on what a sample is.
+        len(map_levels(tensors)) <= 1
         and {tensor.dtype for tensor in tensors} in PRECISIONS
-        and math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in tensors))) < 2**31 - THREADS
-        and not any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in tensors)
-        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors))
+        and not any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in lying)
+        and math.prod(torch.broadcast_shapes(*(tensor.shape for tensor in lying))) < 2**31 - THREADS
+        and not (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in lying))
         and _can_compile()
     )
 
@@ -201,63 +229,14 @@ def _can_compile() -> bool:
     return True
 
 
-def _largest(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the tensor whose shape, and whose order in memory, is that of the results."""
-    shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
-    like = next((tensor for tensor in tensors if tensor.shape == shape), tensors[0].expand(shape))
-    return like if is_dense(like) else like.contiguous()
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Tell whether a tensor fills its memory without gaps, in whatever order of its dimensions."""
-    return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
-
-
-def _laid_out(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor in a form for which there is a rule where to find its elements."""
-    if tensor.shape == like.shape:
-        return tensor if tensor.stride() == like.stride() else _copied(tensor, like)
-    tensor = tensor.contiguous()
-    return tensor if _place(tensor, like) else _copied(tensor.expand(like.shape), like)
-
-
-def _copied(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return a copy in the order in memory that another tensor has."""
-    return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
-
-
-def _place(tensor: Tensor, like: Tensor) -> str | tuple[int, int]:
-    """Return where element i of the results finds its value: at i, at 0, or at (i / a) % b as (a, b); "" if nowhere.
-
-    The last is for one dimension, or several that lie next to each other in memory, over which the tensor varies.
-    """
-    if tensor.shape == like.shape:
-        return "i"
-    if tensor.numel() == 1:
-        return "0"
-    sizes = (1,) * (like.dim() - tensor.dim()) + tensor.shape
-    varying = [d for d, size in enumerate(sizes) if size > 1]
-    strides = [like.stride(d) for d in varying]
-    if strides != sorted(strides, reverse=True) or strides[0] * sizes[varying[0]] != strides[-1] * tensor.numel():
-        return ""
-    return strides[-1], tensor.numel()
-
-
-def _side_by_side(tensors: Sequence[Tensor], places: Sequence[str | tuple[int, int]], out: Sequence[Tensor]) -> bool:
-    """Tell whether ``PACKED`` neighbors of the results find their values side by side, or all in one place."""
-    whole = all(tensor.numel() % PACKED == 0 for tensor in out)
-    starts = [tensor for tensor, place in zip(tensors, places, strict=True) if place != "0"]
-    aligned = all(tensor.data_ptr() % (PACKED * tensor.element_size()) == 0 for tensor in [*starts, *out])
-    return whole and aligned and all(isinstance(place, str) or _in_step(*place) for place in places)
-
-
-def _in_step(each: int, period: int) -> bool:
-    """Tell whether (i / each) % period is one number for ``PACKED`` neighbors, or as many that follow each other."""
-    return each % PACKED == 0 or (each == 1 and period % PACKED == 0)
+def _place(tensor: Tensor, like: Tensor) -> Place:
+    place = place_of(tensor, like)
+    assert place is not None
+    return place
 
 
 def _require(out: Tensor, like: Tensor) -> Tensor:
-    if out.shape != like.shape or out.stride() != like.stride() or out.dtype != like.dtype:
+    if out.shape != like.shape or out.dtype != like.dtype or place_of(out, like) is None:
         raise ValueError(f"a result of shape {tuple(like.shape)} cannot be written to one of {tuple(out.shape)}")
     return out
 
@@ -267,18 +246,20 @@ def _text(value: Any) -> str:
 
 
 @cache
-def _compiled(
-    formula: Formula,
-    constants: tuple[Any, ...],
-    places: tuple[str, ...],
-    types: tuple[torch.dtype, ...],
-    made: torch.dtype,
-    packed: bool,
-    device: int,
-) -> tuple[Any, int]:
-    """Compile a formula for tensors in these places, and return the kernel and how many results it has."""
-    source, name, results = kernel_source(formula, constants, places, types, made, packed)
-    return torch.cuda._compile_kernel(source, name), results
+def _number_of_results(formula: Formula, constants: tuple[Any, ...]) -> int:
+    return len(_written_down(formula, constants, [Symbol("x", []) for _ in constants]))
+
+
+def _written_down(formula: Formula, constants: Sequence[Any], symbols: Sequence[Symbol]) -> tuple[Any, ...]:
+    """Run a formula on symbols in the place of tensors."""
+    tensors = iter(symbols)
+    return formula(*(next(tensors) if constant is ... else constant for constant in constants))
+
+
+@cache
+def _compiled(device: int, *kernel: Any) -> Any:
+    """Compile the kernel whose source these arguments give."""
+    return torch.cuda._compile_kernel(*kernel_source(*kernel))
 
 
 def kernel_source(
@@ -286,51 +267,52 @@ def kernel_source(
     constants: Sequence[Any],
     places: Sequence[str],
     types: Sequence[torch.dtype],
+    targets: Sequence[str],
     made: torch.dtype,
     packed: bool = False,
-) -> tuple[str, str, int]:
-    """Return the kernel's source and name, and how many results it has.
+) -> tuple[str, str]:
+    """Return the kernel's source and name.
 
     Args:
         formula: what it computes for each element i.
         constants: the formula's arguments, ``...`` in the place of tensors.
-        places: of each tensor: ``"i"``, ``"0"``, ``"%"`` for i % b or ``"/"`` for (i / a) % b, with a and b given in
-            the call.
+        places: kinds of ``support.places`` where each tensor's elements are; their numbers are given in the call.
         types: of each tensor.
+        targets: kinds of places of the results.
         made: type of the results.
         packed: whether a thread computes ``PACKED`` elements that lie side by side.
     """
     lines: list[str] = []
-    index = [{"%": f"i % b{k}", "/": f"(i / a{k}) % b{k}"}.get(place, place) for k, place in enumerate(places)]
+    index = [INDEX[kind].format(a=f"a{k}", b=f"b{k}") for k, kind in enumerate(places)]
+    target = [INDEX[kind].format(a=f"c{k}", b=f"d{k}") for k, kind in enumerate(targets)]
     read = [f"x{k}[{'j' if packed else index[k]}]" for k in range(len(places))]
     read = [f"loaded({x})" if kind == torch.bfloat16 else x for x, kind in zip(read, types, strict=True)]
-    tensors = iter([Symbol("", lines).write(x) for x in read])
-    results = formula(*(next(tensors) if constant is ... else constant for constant in constants))
+    results = _written_down(formula, constants, [Symbol("", lines).write(x) for x in read])
     texts = [_text(result) for result in results]
     texts = [f"rounded({text})" if made == torch.bfloat16 else text for text in texts]
-    lines += [f"y{k}[{'j' if packed else 'i'}] = {text};" for k, text in enumerate(texts)]
+    lines += [f"y{k}[{'j' if packed else target[k]}] = {text};" for k, text in enumerate(texts)]
     stored, prefix = TYPES[made], "p" if packed else ""
     pointers = [f"{stored}* {prefix}y{k}" for k in range(len(results))]
     pointers += [f"const {TYPES[kind]}* {prefix}x{k}" for k, kind in enumerate(types)]
-    letters = {"%": "b", "/": "ab"}
-    periods = [f"int {letter}{k}" for k, place in enumerate(places) for letter in letters.get(place, "")]
+    numbers = [f"int {'cd'['ab'.index(a)]}{k}" for k, kind in enumerate(targets) for a in LETTERS.get(kind, "")]
+    numbers += [f"int {letter}{k}" for k, kind in enumerate(places) for letter in LETTERS.get(kind, "")]
     name = formula.__name__.strip("_")
     if packed:
         shapes = [
-            f"{'Pack' if place in ('i', '%') else 'Same'}<{TYPES[kind]}>"
+            f"{'Same' if place in ('0', '/') else 'Pack'}<{TYPES[kind]}>"
             for place, kind in zip(places, types, strict=True)
         ]
         fetched = [f"{shape} x{k} = *({shape}*)(px{k} + {index[k]});" for k, shape in enumerate(shapes)]
         room = [f"Pack<{stored}> y{k};" for k in range(len(results))]
         loop = f"#pragma unroll\n  for (int j = 0; j < {PACKED}; ++j) {{"
-        kept = [f"*(Pack<{stored}>*)(py{k} + i) = y{k};" for k in range(len(results))]
+        kept = [f"*(Pack<{stored}>*)(py{k} + {target[k]}) = y{k};" for k in range(len(results))]
         lines = [*fetched, *room, loop, *lines, "}", *kept]
     helpers = [FROM_HALF] * (torch.bfloat16 in (*types, made)) + [PACK] * packed
     source = f"""typedef {"double" if made == torch.float64 else "float"} T;
-{"".join(helpers)}extern "C" __global__ void {name}({", ".join([*pointers, "int count", *periods])}) {{
+{"".join(helpers)}extern "C" __global__ void {name}({", ".join([*pointers, "int count", *numbers])}) {{
   const int i = {f"{PACKED} * " if packed else ""}(blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= count) return;
   {chr(10).join(lines)}
 }}
 """
-    return source, name, len(results)
+    return source, name

@@ -7,7 +7,7 @@ chunk is halved until it fits in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -78,14 +78,37 @@ def _in_chunks(function: Callable[[dict[str, Tensor]], Result], stacked: Params)
 
 def is_mapped(tensor: Tensor) -> bool:
     """Tell whether this is one of many that ``torch.vmap`` goes through, so that nobody can look at it."""
-    return bool(torch._C._functorch.is_batchedtensor(tensor))
+    return isinstance(tensor, Tensor) and bool(torch._C._functorch.is_batchedtensor(tensor))
+
+
+def map_levels(tensors: Iterable[Tensor]) -> set[int]:
+    """Return which maps these tensors are inside of; one, unless maps are nested."""
+    return {torch._C._functorch.maybe_get_level(tensor) for tensor in tensors if is_mapped(tensor)}
+
+
+def in_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors inside a map as they lie in memory, all samples first, with dimensions that still broadcast."""
+    dims = max(tensor.dim() for tensor in tensors)
+
+    def lying(tensor: Tensor) -> Tensor:
+        if not is_mapped(tensor):
+            return tensor
+        samples = torch._C._functorch.get_unwrapped(tensor).movedim(torch._C._functorch.maybe_get_bdim(tensor), 0)
+        return samples[(slice(None), *(None for _ in range(dims - tensor.dim())))]
+
+    return [lying(tensor) for tensor in tensors]
+
+
+def inside_map(samples: Tensor, level: int) -> Tensor:
+    """Return what a map of this level sees of samples, (S, ...)."""
+    return torch._C._functorch._add_batch_dim(samples, 0, level)
 
 
 def add_product(total: Tensor, one: Tensor, other: Tensor, value: float = 1.0) -> Tensor:
     """Return total + value * one * other, in the memory of ``total``, which is lost.
 
     Fresh memory would cost more than the arithmetic. Only inside ``torch.vmap``, which makes ``addcmul_`` sample by
-    sample, is it taken.
+    sample, is it taken. Also part of ``fused`` formulas.
     """
     if is_mapped(total):
         return torch.addcmul(total, one, other, value=value)

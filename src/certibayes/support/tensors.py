@@ -23,6 +23,11 @@ def as_tensor(values: Any, what: str) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values
+    if isinstance(values, (list, tuple)) and values and isinstance(values[0], str):
+        raise InvalidInput(
+            f"{what} cannot be read as a tensor: they are words, such as {values[0]!r}. Number them: "
+            "names = sorted(set(words)); torch.tensor([names.index(word) for word in words])."
+        )
     try:
         if isinstance(values, (list, tuple)):
             if values and (isinstance(values[0], Tensor) or hasattr(values[0], "__array__")):

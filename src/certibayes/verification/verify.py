@@ -113,6 +113,7 @@ def _single(network: nn.Module | Network, device: str | torch.device | None) -> 
     else:
         traced = trace(network)
         require_dropout_off(network)
+    traced.graph.require_all_of("a specification of the outputs")
     tensors = {**traced.params, **traced.buffers}
     used = {name for node in traced.graph.nodes for name in node.roles.values()}
     # A predictor reads its precision off its weights; a network without any runs in float32.

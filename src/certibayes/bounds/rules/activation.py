@@ -110,7 +110,7 @@ def relu_training(
 ) -> tuple[Box, Pullback]:
     """Do the same for ReLU; on a GPU with one kernel each way for the points and one for the boxes."""
     box = boxes[0]
-    if not is_fused(box.center):
+    if not is_fused(box.center, mapped=True):
         return _relu_in_torch(operation, weights, boxes, rounding, wanted)
     points, centers = points_and_centers(box)
     number = len(points)

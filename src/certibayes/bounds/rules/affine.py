@@ -25,7 +25,7 @@ from certibayes.networks import operations as ops
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
 from certibayes.support.arithmetic import half_convolutions
-from certibayes.support.fused import is_fused
+from certibayes.support.fused import fused, is_fused
 from certibayes.support.stacks import add_product
 
 MANY = 16
@@ -100,12 +100,18 @@ def linear_training(
             slopes["weight"] = _outer(d, box.center)
             if len(f):
                 slopes[MAGNITUDE] = _outer(f, box.radius)
-                slopes["weight"] = add_product(slopes["weight"], slopes[MAGNITUDE], rounding.slope(weight))
+                (slopes["weight"],) = _with_radii(slopes["weight"], slopes[MAGNITUDE], weight, rounding)
         if "bias" in wanted.weights:
             slopes["bias"] = d.flatten(0, -2).sum(0)
         return (Box((d @ weight).to(stored), (f @ magnitude).to(stored)),) if wanted.inputs else (), slopes
 
     return Box(_linear(box.center, weight, bias), box.radius @ magnitude.mT), pullback
+
+
+@fused
+def _with_radii(slope: Any, by_magnitude: Any, weight: Any, rounding: Rounding) -> tuple[Any, ...]:
+    """Return ``slope`` + s(W) ``by_magnitude``, in the memory of the former."""
+    return (add_product(slope, by_magnitude, rounding.slope(weight)),)
 
 
 def conv2d_training(
@@ -284,7 +290,7 @@ def _error(magnitude: Tensor, terms: Tensor | int, uses: int, step: Step) -> Ten
 register(
     ops.Linear,
     linear_interval,
-    "nn.Linear, F.linear",
+    "nn.Linear, F.linear, torch.einsum with a matrix of weights",
     linear_backward,
     reuses=True,
     separable=True,

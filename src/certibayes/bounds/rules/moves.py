@@ -121,7 +121,7 @@ def _added_up(step: Step, into: Tensor, copies: int) -> Backward:
 register(
     ops.Permute,
     moved_interval,
-    "permute, transpose, swapaxes, movedim, x.mT (not of the batch)",
+    "permute, transpose, swapaxes, movedim, x.mT (not of the batch), nn.PixelShuffle, nn.ChannelShuffle",
     permute_backward,
     separable=True,
     keeps_range=True,
@@ -129,7 +129,7 @@ register(
 register(
     ops.Slice,
     moved_interval,
-    "x[:, 1:, ::2], x[..., 0], narrow, select, chunk, split, unbind (not of the batch)",
+    "x[:, 1:, ::2], x[..., 0], x[:, [2, 0]], index_select, flip, roll, narrow, chunk, split, unbind (not of the batch)",
     slice_backward,
     separable=True,
     keeps_range=True,
@@ -137,7 +137,7 @@ register(
 register(
     ops.Concatenate,
     concatenate_interval,
-    "torch.cat, torch.stack",
+    "torch.cat, torch.stack, x.repeat(1, 2)",
     concatenate_backward,
     separable=True,
     keeps_range=True,
@@ -152,7 +152,7 @@ register(
 register(
     ops.Upsample,
     upsample_interval,
-    "nn.Upsample, nn.UpsamplingNearest2d, F.interpolate (nearest, by whole factors)",
+    "nn.Upsample, nn.UpsamplingNearest2d, F.interpolate (nearest, by whole factors), repeat_interleave, expand",
     upsample_backward,
     separable=True,
     keeps_range=True,

@@ -40,7 +40,7 @@ class LogitBounds:
             return state
         lower, upper = logit_bounds(
             problem.predictor, problem.box.take(points), problem.rounding, self.bounds, problem.intermediates,
-            problem.memory, slopes,
+            problem.memory, slopes, None if problem.share is None else problem.share.take(points),
         )  # fmt: skip
         state = state.with_logits(points, lower, upper)
         if self.rule == "pairwise":

@@ -39,17 +39,17 @@ class MarginBounds:
         for part in points.split(batch_for(predictor, count, problem.memory, self.bounds, slopes)):
             # The rivals that are wanted come first; shorter lists are filled up with others, at no extra cost.
             rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :count]
-            box = problem.box.take(part)
+            box, share = problem.box.take(part), None if problem.share is None else problem.share.take(part)
             found = margin_bounds(
                 predictor, box, problem.labels[part], rivals, problem.rounding, self.bounds, problem.intermediates,
-                slopes,
+                slopes, share,
             )  # fmt: skip
             margins = state.margins[:, part]
             place = rivals.expand(len(found), -1, -1)
             margins = margins.scatter(-1, place, found.maximum(margins.gather(-1, place)))
             if self.with_logits:
                 ends = logit_bounds(
-                    predictor, box, problem.rounding, self.bounds, problem.intermediates, problem.memory, slopes
+                    predictor, box, problem.rounding, self.bounds, problem.intermediates, problem.memory, slopes, share
                 )
                 state = state.with_logits(part, *ends).with_values_of_logits(part)
             state = state.with_margins(part, margins)

@@ -80,7 +80,7 @@ class Refine:
             return state
         search = search_in(problem, pairs, network, which)
         with direct_sums():
-            trees = search.begin(known[which], bounds, ended)
+            trees = search.begin(known[which], bounds, ended, pairs.start(which))
         return with_search(problem, state, Searched(network, which, search, trees))
 
 

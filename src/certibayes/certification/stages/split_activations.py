@@ -20,33 +20,69 @@ WANTED = (0.05, 1.0, SATURATED)
 """Margins asked for by splitting: little from every network first, then more from those that can give more, to make up
 for those that cannot."""
 
+LEAST = 0.001
+"""The first margin that is asked of a network that stands alone: any that is positive will do."""
+
+CLIMBING = 0.1
+"""Fraction of the time of a pass that attacks may take, as far as the last one tells."""
+
 
 @dataclass(frozen=True)
 class SplitActivations:
-    """Split the leaves of all searches, for margins that rise from pass to pass; see ``certification._branch``."""
+    """Split the leaves of all searches, for margins that rise from pass to pass; see ``certification._branch``.
+
+    The points that seem to need the least work come first, as far as the gains of splits so far tell.
+    """
 
     climb: AttackFromWorstInputs = AttackFromWorstInputs()  # noqa: RUF009 - immutable
 
     @torch.no_grad()
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
+        climbed = time.monotonic()
         state = self.climb(problem, state, clock)
-        for margin in WANTED:
+        took = time.monotonic() - climbed
+        for margin in WANTED if problem.predictor.size > 1 else (LEAST, *WANTED):
             goes_on = True
             while goes_on and time.monotonic() < clock.deadline:
-                goes_on = False
-                for place, searched in enumerate(state.pairs.searches):
-                    wanted = torch.where(promising(state), margin, -torch.inf).double()[searched.which]
-                    if not bool(searched.trees.open(wanted).any()):
-                        continue
-                    goes_on = True
-                    ended = equal_part(clock.deadline, len(state.pairs.searches) - place)
-                    with direct_sums():
-                        trees = searched.search.advance(searched.trees, wanted, ended)
-                    state = with_search(problem, state, searched._replace(trees=trees), place)
-                if goes_on:
+                state, goes_on = _one_pass(problem, state, clock, margin)
+                if goes_on and took <= CLIMBING * (time.monotonic() - climbed):
+                    climbed = time.monotonic()
                     state = self.climb(problem, state, clock)
+                    took = time.monotonic() - climbed
         return state
+
+
+def _one_pass(problem: Problem, state: State, clock: Clock, margin: float) -> tuple[State, bool]:
+    """Split some leaves of every search once, and tell whether there were any."""
+    goes_on, priority = False, work_left(state, margin)
+    for place, searched in enumerate(state.pairs.searches):
+        worth = promising(state)[searched.which]
+        wanted = torch.where(worth, margin, -torch.inf).double()
+        trees, search = searched.trees, searched.search
+        if not bool(trees.open(wanted).any()):
+            continue
+        goes_on = True
+        # What is proved or broken by now needs its leaves no more, and their memory is for all networks.
+        trees = trees.closed(~state.pairs.of_pairs(state.open)[searched.which])
+        trees = search.within_memory(trees, priority[searched.which], len(state.pairs.searches))
+        ended = equal_part(clock.deadline, len(state.pairs.searches) - place)
+        with direct_sums():
+            trees = search.advance(trees, wanted, ended, search.at_once(), priority[searched.which])
+        state = with_search(problem, state, searched._replace(trees=trees), place)
+    return state, goes_on
+
+
+def work_left(state: State, margin: float) -> Tensor:
+    """Guess how many leaves the point of every pair needs in all networks; the logarithm to base 2, (P,)."""
+    pairs, is_promising = state.pairs, promising(state)
+    points = state.joint[:, 0]
+    total = torch.zeros_like(points)
+    for _, which, _, trees in pairs.searches:
+        wanted = torch.where(is_promising, margin, -torch.inf).double()[which]
+        # Powers beyond those of double precision are all alike out of reach.
+        total = total.scatter_add(0, pairs.point[which], torch.exp2(trees.work_left(wanted).clamp(max=900.0)))
+    return torch.log2(total)[pairs.point]
 
 
 def promising(state: State) -> Tensor:

@@ -40,7 +40,8 @@ class SplitInputs:
             nonlocal state
             point = chosen[whose]
             state = state.with_inputs(problem, point, parts.center)
-            part = replace(problem.take(point), box=parts, predicted=problem.labels[point])
+            # What was found of the whole box holds for its parts, too, but more is true of them.
+            part = replace(problem.take(point), box=parts, predicted=problem.labels[point], share=None)
             found = State.start(part)
             for stage in (LogitBounds("ibp"), MarginBounds("crown", "open", with_logits=True)):
                 found = stage(part, found, clock)

@@ -5,8 +5,9 @@ has the signature of the function it stands for; tensor arguments are ``torch.fx
 with ``lower_module`` and ``lower_function``; later registrations win.
 """
 
-from certibayes.networks.lowering import activations, affine, arithmetic, pooling, shapes
+from certibayes.networks.lowering import activations, affine, arithmetic, norms, orders, pooling, products, shapes
 from certibayes.networks.lowering.registry import (
+    Beside,
     ByShape,
     Chain,
     Entry,
@@ -22,6 +23,7 @@ from certibayes.networks.lowering.registry import (
 )
 
 __all__ = [
+    "Beside",
     "ByShape",
     "Chain",
     "Entry",
@@ -37,6 +39,9 @@ __all__ = [
     "lower_function",
     "lower_module",
     "modules",
+    "norms",
+    "orders",
     "pooling",
+    "products",
     "shapes",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import operations as ops
+from certibayes.networks.lowering.products import transposed_weight
 from certibayes.networks.lowering.registry import (
     Chain,
     Lowered,
@@ -105,13 +105,16 @@ def _(module: Normalize) -> tuple[ops.Operation, dict[str, str]]:
     return ops.Normalize(), weights_of(module, "mean", "std")
 
 
-@lower_module(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
+@lower_module(nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 def _(module: nn.Module) -> tuple[None, dict[str, str]]:
     return None, {}
 
 
 @lower_function(functional.linear)
 def _(x: Any, weight: Any, bias: Any = None) -> Lowered:
+    matrix = transposed_weight(weight)
+    if matrix is not None and bias is None:
+        return Lowered(ops.MatMul(), (x,), {"weight": matrix})
     return Lowered(ops.Linear(), (x,), {"weight": weight, "bias": bias})
 
 
@@ -164,34 +167,6 @@ def _(  # noqa: PLR0913 - the function's own signature
     return Lowered(operation, (x,), {"weight": weight, "bias": bias})
 
 
-@lower_function(operator.matmul, torch.matmul, torch.mm, "matmul", "mm")
-def _(left: Any, right: Any) -> Lowered:
-    matrix = _transposed_weight(right)
-    if is_weight(right) and len(right.meta["shape"]) == 2:
-        return Lowered(ops.MatMul(), (left,), {"weight": right})
-    if matrix is not None:
-        return Lowered(ops.Linear(), (left,), {"weight": matrix})
-    if is_weight(left) and len(left.meta["shape"]) == 2 and len(right.meta["shape"] or ()) == 3:
-        flip = ops.Permute((2, 1))
-        return Lowered(Chain(ops.Linear(), before=(flip,), after=(ops.Permute((2, 1)),)), (right,), {"weight": left})
-    raise UnsupportedLayer(
-        "a matrix product has rules where one factor is a parameter or buffer with two dimensions, as in x @ self.W or "
-        "x @ self.W.T; a product of two activations, as in attention, has none."
-    )
-
-
-def _transposed_weight(value: Any) -> fx.Node | None:
-    """Return the parameter W of ``W.T``, ``W.t()``, ``W.mT`` or ``W.transpose(0, 1)``, with two dimensions."""
-    if not isinstance(value, fx.Node) or not value.args or not is_weight(value.args[0]):
-        return None
-    weight, *arguments = value.args
-    assert isinstance(weight, fx.Node)
-    attribute = value.target is getattr and arguments[0] in ("T", "mT")
-    swaps = value.target in ("transpose", "swapaxes", torch.transpose)
-    method = value.target in ("t", torch.t) or (swaps and set(arguments) in ({0, 1}, {-2, -1}, {0, -1}))
-    return weight if (attribute or method) and len(weight.meta["shape"]) == 2 else None
-
-
 @lower_function(functional.batch_norm)
 def _(  # noqa: PLR0913 - the function's own signature
     x: Any,
@@ -209,7 +184,7 @@ def _(  # noqa: PLR0913 - the function's own signature
     return Lowered(ops.BatchNorm(eps), (x,), roles)
 
 
-@lower_function(functional.dropout, functional.dropout2d)
+@lower_function(functional.dropout, functional.dropout1d, functional.dropout2d, functional.alpha_dropout)
 def _(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Lowered:
     if training:
         raise UnsupportedLayer(

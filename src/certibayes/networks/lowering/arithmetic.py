@@ -9,7 +9,7 @@ import torch
 
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import operations as ops
-from certibayes.networks.lowering.registry import Lowered, is_number, is_weight, lower_function
+from certibayes.networks.lowering.registry import Lowered, is_constant, is_number, is_weight, lower_function
 
 
 @lower_function(operator.add, operator.iadd, torch.add, "add", "add_")
@@ -36,14 +36,15 @@ def _sum(left: Any, right: Any, offset_sign: int) -> Lowered:
 
 @lower_function(operator.mul, operator.imul, torch.mul, "mul", "mul_")
 def _(left: Any, right: Any) -> Lowered:
-    if is_number(left) or is_weight(left):
+    if is_number(left) or is_constant(left):
         left, right = right, left
     if is_number(right):
         return Lowered(ops.Multiply(float(right)), (left,))
-    if is_weight(right):
+    if is_constant(right):
         return Lowered(ops.Multiply(), (left,), {"factor": right})
     raise UnsupportedLayer(
-        "a product of two activations has no rules yet; one factor must be a constant or a parameter."
+        "a product of two activations has no rules yet; one factor must be a constant or a parameter. x * sigmoid(x) "
+        "is F.silu(x), x * (x > 0) is F.relu(x). For gates, such as squeeze and excite, train a network without them."
     )
 
 
@@ -51,9 +52,12 @@ def _(left: Any, right: Any) -> Lowered:
 def _(left: Any, right: Any) -> Lowered:
     if is_number(right):
         return Lowered(ops.Divide(float(right)), (left,))
-    if is_weight(right):
+    if is_constant(right):
         return Lowered(ops.Divide(), (left,), {"divisor": right})
-    raise UnsupportedLayer("division by an activation has no rules; the divisor must be a constant.")
+    raise UnsupportedLayer(
+        "division by an activation has no rules; the divisor must be a constant. For features of length 1 there are "
+        "nn.RMSNorm and nn.LayerNorm."
+    )
 
 
 @lower_function(operator.neg, torch.neg, "neg")

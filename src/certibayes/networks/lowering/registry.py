@@ -36,13 +36,21 @@ class ByShape:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """Several operations on one tensor, and what they make side by side along a dimension; that of the batch is 0."""
+
+    operations: tuple[ops.Operation, ...]
+    dim: int
+
+
+@dataclass(frozen=True)
 class Parts:
     """What makes several tensors of one: ``operations(shape)`` gives one for each, as ``x.chunk(2, 1)[i]`` picks it."""
 
     operations: Callable[[tuple[int, ...]], Sequence[Meaning]]
 
 
-Meaning: TypeAlias = "ops.Operation | Chain | ByShape | None"
+Meaning: TypeAlias = "ops.Operation | Chain | ByShape | Beside | None"
 """What a layer does; None passes its input through."""
 
 
@@ -107,3 +115,8 @@ def is_number(value: Any) -> bool:
 def is_weight(value: Any) -> bool:
     """Tell whether an argument is a parameter or a buffer."""
     return isinstance(value, fx.Node) and value.op == "get_attr"
+
+
+def is_constant(value: Any) -> bool:
+    """Tell whether an argument is a weight, or computed from weights alone, which is refused where it is looked up."""
+    return isinstance(value, fx.Node) and bool(value.meta.get("constant"))

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import operations as ops
+from certibayes.networks.lowering.orders import fixed_indices, picked
 from certibayes.networks.lowering.registry import (
     ByShape,
     Chain,
@@ -29,6 +30,11 @@ Shape = tuple[int, ...]
 @lower_function("contiguous", "clone", "detach")
 def _(x: Any, memory_format: Any = None) -> Lowered:
     return Lowered(None, (x,))
+
+
+@lower_function("to", "float", "double", "type_as", "cpu", "cuda")
+def _(x: Any, *arguments: Any, **named: Any) -> Lowered:
+    return Lowered(None, (x,))  # of the precision that it has: every other is refused where values are recorded
 
 
 @lower_function(
@@ -104,7 +110,7 @@ def _index(x: Any, index: Any) -> Lowered:
 
 def _sliced(index: tuple[Any, ...], shape: Shape) -> Meaning:
     """Return what picks the numbers, and a reshape where a dimension is dropped or added."""
-    if any(isinstance(part, fx.Node) for entry in index for part in _bounds_of(entry)):
+    if any(isinstance(part, fx.Node) and fixed_indices(part) is None for entry in index for part in _bounds_of(entry)):
         raise UnsupportedLayer("an index depends on the input or on the batch size; only constants can be used.")
     known = sum(entry is not None and entry is not Ellipsis for entry in index)
     full = [slice(None)] * (len(shape) + 1 - known)
@@ -114,11 +120,16 @@ def _sliced(index: tuple[Any, ...], shape: Shape) -> Meaning:
     else:
         index = (*index, *full)
     dims = [entry for entry in index if entry is not None]
-    if not all(isinstance(entry, (int, slice)) for entry in dims):
-        raise UnsupportedLayer(
-            "an activation is indexed by a list or a tensor; only numbers and slices can be used, as in x[:, 1:, 0]. "
-            "For a fixed order of features use x @ matrix with a 0-1 matrix that is a buffer."
-        )
+    lists = [place for place, entry in enumerate(dims) if not isinstance(entry, (int, slice))]
+    if lists:
+        (place, *others), indices = lists, fixed_indices(dims[lists[0]])
+        whole = all(entry == slice(None) for at, entry in enumerate(dims) if at != place)
+        if indices is None or others or place == 0 or not whole or len(dims) != len(index):
+            raise UnsupportedLayer(
+                "an activation is indexed by a list or a tensor. That has rules for one list of fixed integers and "
+                "full slices, as in x[:, [2, 0, 5]], besides numbers and slices, as in x[:, 1:, 0]."
+            )
+        return picked(place, indices, shape)
     if dims[0] != slice(None):
         raise UnsupportedLayer("an index picks some inputs of the batch; write x[:, ...] to pick numbers of each.")
     ends = []

@@ -21,6 +21,7 @@ from certibayes.networks.operations.activations import (
 from certibayes.networks.operations.affine import AFFINE, Conv1d, Conv2d, ConvTranspose2d, Linear, MatMul
 from certibayes.networks.operations.arithmetic import Add, BatchNorm, Divide, Multiply, Normalize, Shift, Subtract
 from certibayes.networks.operations.base import Operation, Pair, Weights
+from certibayes.networks.operations.norms import Center, RootMeanSquareNorm
 from certibayes.networks.operations.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, Mean, Sum
 from certibayes.networks.operations.shapes import Concatenate, Pad, Permute, Reshape, Slice, Upsample
 
@@ -32,6 +33,7 @@ __all__ = [
     "Add",
     "AvgPool2d",
     "BatchNorm",
+    "Center",
     "Clamp",
     "Concatenate",
     "Conv1d",
@@ -53,6 +55,7 @@ __all__ = [
     "Permute",
     "ReLU",
     "Reshape",
+    "RootMeanSquareNorm",
     "Shift",
     "SiLU",
     "Sigmoid",
