@@ -207,7 +207,7 @@ def test_memory_that_is_used_again_changes_nothing(name, monkeypatch):
     both = torch.cat([torch.eye(graph.classes), -torch.eye(graph.classes)]).view(-1, *graph.output_shape)
     both = both.expand(5, *both.shape)
     in_place = LinearBounder(graph, params, boxes, outward(torch.float32), in_place=True)
-    careful, kept = in_place.lower_with_coefficients(both)
+    careful, kept, _ = in_place.lower_with_coefficients(both)
     assert set(kept) == {"input", *(node.name for node in graph.nodes)}
     assert torch.equal(kept[graph.nodes[-1].name], both)
     quick = in_place.lower(both)

@@ -70,12 +70,13 @@ def test_no_point_of_the_ball_is_below_the_bound_after_any_round(name, seed):
         search, trees, rivals = search_of(graph, params, outward_box(x, 0.3), labels, outward(torch.float32))
         outputs = outputs_at(graph, params, points).double()
         own = outputs.gather(-1, labels.expand(len(outputs), 2)[..., None])
-        smallest = (own - outputs).gather(-1, rivals.expand(len(outputs), -1, -1)).amin(0).flatten()
-        before = trees.bounds
+        margins = (own - outputs).gather(-1, rivals.expand(len(outputs), -1, -1)).flatten(1)
+        before = trees
         for _ in range(8):
-            assert (trees.bounds <= smallest).all()
-            assert (trees.bounds >= before).all()
-            before = trees.bounds
+            functions = (points[:, search.point] * trees.coefficients.double()).flatten(2).sum(-1) + trees.offsets
+            assert (trees.bounds <= margins).all() and (functions <= margins).all()
+            assert (trees.bounds >= before.bounds).all() and (trees.offsets >= before.offsets).all()
+            before = trees
             if is_done(trees):
                 break
             trees = search.advance(trees, asked(trees))
@@ -103,6 +104,20 @@ def test_a_higher_margin_opens_leaves_again():
     assert (at_once.bounds > begun.bounds + 0.01).all()
     assert (reached >= halfway).all()
     torch.testing.assert_close(in_steps.bounds, at_once.bounds, atol=5 * CLOSE, rtol=0)
+
+
+def test_linear_functions_rise_with_the_bounds_of_leaves():
+    """What all networks together are bounded by: A stays as the root has it, and d rises to what leaves allow."""
+    risen = []
+    for seed in range(3):
+        network = two_inputs(seed)
+        x, labels = torch.tensor([[0.3, -0.2]], dtype=torch.float64), torch.tensor([0])
+        with torch.no_grad():
+            search, begun, _ = search_of(network.graph, network.params, ideal_box(x, 2.0), labels, IDEAL)
+            ended = finish(search, begun, 60)
+        assert torch.equal(ended.coefficients, begun.coefficients)
+        risen.append(float((ended.offsets - begun.offsets).max()))
+    assert max(risen) > 0.05
 
 
 def test_what_is_left_when_time_is_up_keeps_its_bounds():

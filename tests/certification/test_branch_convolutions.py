@@ -110,7 +110,7 @@ def assert_leaves_hold_with_any_variables(name: str, seed: int, eps: float = 0.1
             signs=signs, variables=variables, bound=torch.full((len(problem),), -torch.inf, dtype=torch.float64)
         )
         bounder = search._bounder(leaves)
-        bound = search._bounded(bounder, leaves, search._relaxation(bounder, leaves)).leaves.bound
+        bound = search._bounded(bounder, leaves, search._relaxation(bounder, leaves))[0].leaves.bound
     assert torch.isfinite(bound).all()
     belongs = (inside[:, problem] * signs >= 0).all(-1)
     assert belongs.any(0).all()
@@ -248,11 +248,11 @@ def test_work_left_is_the_number_of_leaves_if_splits_go_on_as_they_did():
     """Two leaves that are short by 2 and by 1 gains: 2² + 2¹ leaves; none where nothing is open."""
     leaves = branch.Leaves(
         problem=torch.tensor([0, 0, 1]), signs=torch.zeros(3, 1, dtype=torch.int8), variables=torch.zeros(3, 1).half(),
-        bound=torch.tensor([-1.0, -0.5, 0.4]).double(), choices=torch.zeros(3, 1).long(), loss=torch.ones(3),
-        found=torch.ones(3).double(),
+        bound=torch.tensor([-1.0, -0.5, 0.4]).double(), offset=torch.zeros(3).double(),
+        choices=torch.zeros(3, 1).long(), loss=torch.ones(3), found=torch.ones(3).double(),
     )  # fmt: skip
     two = torch.zeros(2).double()
-    trees = Trees(two - 9, leaves, two + 9, two, two, two, gained=two + 2.0, children=two + 4.0)
+    trees = Trees(two - 9, leaves, two + 9, two, two, gained=two + 2.0, children=two + 4.0)
     work = trees.work_left(torch.zeros(2).double())
     torch.testing.assert_close(work, torch.tensor([6.0, 0.0]).double().log2())
 

@@ -112,7 +112,7 @@ def test_a_cut_interval_is_not_shown_to_other_activations():
         )
         nothing = trees.leaves._replace(bound=torch.full((1,), -1e6, dtype=torch.float64))
         for sign in (1, -1):
-            grown = search.with_signs(nothing._replace(signs=torch.full_like(nothing.signs, sign)))
+            grown = search.with_signs(nothing._replace(signs=torch.full_like(nothing.signs, sign)), trees.coefficients)
             # At z = 0, which both leaves hold, the margin is 0.
             assert -1e6 < float(grown.leaves.bound) <= 0
 

@@ -234,9 +234,10 @@ def test_bounds_that_are_no_numbers_prove_nothing(value):
         trees = search.begin(torch.full((len(which),), -torch.inf).double(), "hull")
         assert torch.isfinite(Searched(0, which, search, trees).margins).all()
         wrong = trees._replace(
-            leaves=trees.leaves._replace(bound=torch.full_like(trees.leaves.bound, value)),
+            leaves=trees.leaves._replace(
+                bound=torch.full_like(trees.leaves.bound, value), offset=torch.full_like(trees.leaves.offset, value)
+            ),
             coefficients=torch.full_like(trees.coefficients, value),
-            offsets=torch.full_like(trees.offsets, value),
         )
         searched = Searched(0, which, search, wrong)
         assert bool((searched.margins == -torch.inf).all())

@@ -40,7 +40,8 @@ def test_constraints_belong_to_their_conjunctions(owners, chosen, seed):
     kept = mask[unsafe.conjunction]
     assert part.conjunctions == sum(chosen)
     assert torch.equal(part.excluded(lower[:, kept]), excluded[:, mask])
-    assert torch.equal(part.margins(outputs), margins[:, mask])
+    # Products of other sizes may add in another order.
+    torch.testing.assert_close(part.margins(outputs), margins[:, mask], rtol=0, atol=1e-12)
 
 
 def test_a_bound_that_is_equal_does_not_exclude():

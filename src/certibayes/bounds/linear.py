@@ -117,15 +117,18 @@ class LinearBounder:
         """
         backward = _BackwardPass(self, specification, relaxation)
         backward.propagate_to_input()
-        coefficients, box = backward.at_node
-        return LinearFunction(coefficients, backward.offset.beside(coefficients, box))
+        return backward.function()
 
     def lower_with_coefficients(
         self, specification: Tensor, relaxation: Relaxation = PLAIN
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return ``lower``, and the coefficients on each node's output and on the input, (B, S, *shape), by name."""
+    ) -> tuple[Tensor, dict[str, Tensor], LinearFunction]:
+        """Return ``lower``, the coefficients on each node's output and on the input, (B, S, *shape), and ``function``.
+
+        Coefficients are kept by name.
+        """
         seen: dict[str, Tensor] = {}
-        return _BackwardPass(replace(self, in_place=False), specification, relaxation, seen).better_bound(), seen
+        backward = _BackwardPass(replace(self, in_place=False), specification, relaxation, seen)
+        return backward.better_bound(), seen, backward.function()
 
 
 class _Pending(NamedTuple):
@@ -183,6 +186,11 @@ class _BackwardPass:
     def concretized(self) -> Tensor:
         """Return the bound over the box of that one node, (B, S), in float64."""
         return self.offset.total(concretize(*self.at_node, self.bounder.rounding))
+
+    def function(self) -> LinearFunction:
+        """Return the bound as a function of that one node's values."""
+        coefficients, box = self.at_node
+        return LinearFunction(coefficients, self.offset.beside(coefficients, box))
 
     def better_bound(self) -> Tensor:
         """Propagate to the input, and return the better of the bounds there and at the last layer's input.

@@ -50,7 +50,7 @@ def start_relaxation(
     cuts: dict[str, Cuts] = {}
     layers = cut_layers(graph) if hull else {}
     if layers:
-        _, on = replace(bounder, rounding=IDEAL).lower_with_coefficients(specification)
+        _, on, _ = replace(bounder, rounding=IDEAL).lower_with_coefficients(specification)
         for name, layer in layers.items():
             inputs = layer.weights(bounder.params)["weight"].shape[1]
             cuts[name] = chord_cuts(on[name], bounder.boxes[layer.name], inputs, MOST_CUTS)

@@ -62,7 +62,8 @@ class Rounding:
     def magnitude(self, weight: Tensor) -> Tensor:
         """Return |w|, or the smooth bound sqrt(w² + τ²) on it; in outward rounding with its ``weight_underflow``."""
         if self.smoothing > 0.0:
-            return torch.sqrt(torch.square(weight) + self.smoothing**2)
+            # Square roots of a vector library may be a unit too small, and on some processors they are.
+            return torch.maximum(torch.sqrt(torch.square(weight) + self.smoothing**2), weight.abs())
         return weight.abs().add_(self.weight_underflow) if self.outward else weight.abs()
 
     def slope(self, weight: Tensor) -> Tensor:

@@ -25,12 +25,13 @@ from torch import Tensor
 
 from certibayes.bounds import IDEAL, Box, Rounding
 from certibayes.bounds.cuts import cut_layers
-from certibayes.bounds.linear import Boxes, LinearBounder
+from certibayes.bounds.linear import Boxes, LinearBounder, LinearFunction
 from certibayes.bounds.optimize import HULL_STEPS, MOST_CUTS, ascend, start_relaxation
 from certibayes.bounds.optimize import STEPS as ALPHA_STEPS
 from certibayes.bounds.relaxation import Relaxation, Slopes
 from certibayes.bounds.slopes import WORDS, better_start
 from certibayes.certification._branching import BY_SCORE, best_of, scores_at
+from certibayes.certification._joint import offset_beside
 from certibayes.certification._leaves import LARGEST, Grown, Leaves, Start, Trees, joined
 from certibayes.certification.clock import Ended, never
 from certibayes.certification.network_bounds import MEMORY
@@ -137,12 +138,13 @@ class Search:
             signs=torch.zeros(count, units, dtype=torch.int8, device=device),
             variables=torch.zeros(count, units, dtype=torch.float16, device=device),
             bound=known,
+            offset=known,
             choices=torch.full((count, 2 * min(BY_SCORE, units)), -1, device=device),
             loss=nothing.to(self.specification.dtype),
             found=unseen,
         )
         middle = self.boxes[INPUT].center[self.point]
-        trees = Trees(known, leaves, unseen, middle, torch.zeros_like(middle), known, nothing, nothing)
+        trees = Trees(known, leaves, unseen, middle, torch.zeros_like(middle), nothing, nothing)
         start = None if self.has_cuts else start
         return self._in_parts(trees, leaves, lambda part: self._root(part, ROOTS[bounds], start), ended)
 
@@ -176,7 +178,7 @@ class Search:
             which = which[:most]
             chosen = torch.zeros_like(chosen).index_fill(0, which, True)
         some = trees.leaves.take(which)
-        grown = self._in_parts(trees, some, lambda part: self._children(part, target), ended, children=2)
+        grown = self._in_parts(trees, some, lambda part: self._children(part, target, trees.coefficients), ended, children=2)
         return grown._replace(leaves=joined([trees.leaves.take(~chosen), grown.leaves]))
 
     def at_once(self, children: int = 2) -> int:
@@ -217,8 +219,8 @@ class Search:
             grown = work(some)
             done.append(grown.leaves)
             trees = trees.with_inputs(grown.leaves.problem, grown.leaves.found, grown.corner)
-            if grown.function is not None:
-                trees = trees.with_functions(some.problem, grown.function)
+            if grown.coefficients is not None:
+                trees = trees.with_coefficients(some.problem, grown.coefficients)
             else:
                 trees = trees.with_gains(grown.leaves.problem, some.bound.repeat(children), grown.leaves.bound)
         return trees._replace(leaves=joined(done))
@@ -244,12 +246,17 @@ class Search:
             slopes = _where(better, other.slopes, slopes)
             steps = (steps + 1) // 2 if bool(before.is_known[leaves.problem].all()) else steps
         chosen = ascend(bounder, specification, replace(start, slopes=slopes), steps)
-        return self._bounded(bounder, leaves, chosen)._replace(function=bounder.function(specification, chosen))
+        grown, (coefficients, offset) = self._bounded(bounder, leaves, chosen)
+        # One that is no number says nothing; the known bound is the offset of A = 0.
+        is_number = torch.isfinite(coefficients.flatten(1)).all(1) & torch.isfinite(offset)
+        offset = torch.where(is_number, offset, leaves.offset)
+        coefficients = coefficients.masked_fill(~is_number.view(-1, *[1] * (coefficients.dim() - 1)), 0.0)
+        return Grown(grown.leaves._replace(offset=offset), grown.corner, coefficients)
 
-    def _children(self, leaves: Leaves, target: Tensor) -> Grown:
+    def _children(self, leaves: Leaves, target: Tensor, coefficients: Tensor) -> Grown:
         """Bound the two children of every leaf."""
         choice = self._choice(leaves, target[leaves.problem])
-        return self.with_signs(joined([_with_sign(leaves, choice, sign) for sign in (1, -1)]))
+        return self.with_signs(joined([_with_sign(leaves, choice, sign) for sign in (1, -1)]), coefficients)
 
     def _choice(self, leaves: Leaves, target: Tensor) -> Tensor:
         """Return the activation to split in each leaf, (L,), by a look at the children of all candidates."""
@@ -261,15 +268,22 @@ class Search:
             children.append(found.view(2, -1).T)
         return best_of(torch.stack(children, 1), leaves.bound, target, leaves.choices)
 
-    def with_signs(self, leaves: Leaves) -> Grown:
-        """Bound leaves on the part of the box where their fixed activations have their signs."""
+    def with_signs(self, leaves: Leaves, coefficients: Tensor) -> Grown:
+        """Bound leaves on the part of the box where their fixed activations have their signs.
+
+        Args:
+            leaves: what is known of them.
+            coefficients: A of every problem, (P, *input_shape).
+        """
         bounder, specification = self._bounder(leaves), self.specification[leaves.problem]
         start = self._relaxation(bounder, leaves, hull=self.has_cuts)
         if self.has_cuts:
             chosen = ascend(bounder, specification, start, STEPS)
         else:
             chosen = ascend(bounder, specification, start, STEPS_FROM_PARENT, RATE_FROM_PARENT)
-        return self._bounded(bounder, leaves, chosen)
+        grown, own = self._bounded(bounder, leaves, chosen)
+        offset = offset_beside(own, coefficients[leaves.problem], bounder.boxes[INPUT])
+        return grown._replace(leaves=grown.leaves._replace(offset=_raised(leaves.offset, offset)))
 
     def _relaxation(self, bounder: LinearBounder, leaves: Leaves, hull: bool = False) -> Relaxation:
         """Return the relaxation of leaves that their variables are of."""
@@ -288,23 +302,25 @@ class Search:
         boxes = self.boxes_of(leaves.problem, leaves.signs)
         return LinearBounder(self.graph, self.params, boxes, self.rounding)
 
-    def _bounded(self, bounder: LinearBounder, leaves: Leaves, chosen: Relaxation) -> Grown:
-        """Bound leaves, whose own bounds hold already, with a relaxation that was chosen for them."""
+    def _bounded(self, bounder: LinearBounder, leaves: Leaves, chosen: Relaxation) -> tuple[Grown, LinearFunction]:
+        """Bound leaves, whose own bounds hold already, with a relaxation that was chosen for them.
+
+        Returns:
+            The leaves, all but their offsets, and the linear functions below their margins, (L, *input_shape).
+        """
         specification = self.specification[leaves.problem]
-        lower, coefficients = bounder.lower_with_coefficients(specification, chosen)
-        on = {name: c[:, 0] for name, c in coefficients.items()}
+        lower, on_nodes, function = bounder.lower_with_coefficients(specification, chosen)
+        on = {name: c[:, 0] for name, c in on_nodes.items()}
         corner = lowest_point(on[INPUT], bounder.boxes[INPUT])
         scores = scores_at(corner, bounder, self.relus, specification, leaves.signs, on, chosen)
-        # A bound that is no number says nothing, and what held before still holds.
-        bound = torch.maximum(torch.where(torch.isfinite(lower[:, 0]), lower[:, 0], -torch.inf), leaves.bound)
         grown = leaves._replace(
-            bound=bound,
+            bound=_raised(leaves.bound, lower[:, 0]),
             variables=self._variables(leaves, chosen),
             choices=scores.candidates,
             loss=scores.loss,
             found=scores.margin,
         )
-        return Grown(grown, corner)
+        return Grown(grown, corner), LinearFunction(on[INPUT], function.offset[:, 0])
 
     def _variables(self, leaves: Leaves, chosen: Relaxation) -> Tensor:
         """Return the slopes of a relaxation, and the multipliers where signs are fixed, in half precision, (L, H)."""
@@ -366,6 +382,11 @@ def _where(better: Tensor, one: Slopes, other: Slopes) -> dict[str, Tensor]:
         name: torch.where(better.view(*better.shape, *[1] * (value.dim() - 2)), one[name], value)
         for name, value in other.items()
     }
+
+
+def _raised(known: Tensor, found: Tensor) -> Tensor:
+    """Return the better of two lower bounds. One that is no number says nothing, and what held before still holds."""
+    return torch.maximum(torch.where(torch.isfinite(found), found, -torch.inf), known)
 
 
 def _with_sign(leaves: Leaves, choice: Tensor, sign: int) -> Leaves:

@@ -95,12 +95,33 @@ def joint_values(functions: LinearFunction, margins: Tensor, others: Others, box
     # networks and inputs.
     lost = relative_error(margins[..., None], high[..., None]).squeeze(-1) + len(margins) * 2.0**-50
     lost = lost + slopes * (functions.offset.abs() + torch.maximum(margins.abs(), high.abs())) * 2.0**-40
-    # Coefficients of networks that disagree cancel, and so do those of inputs; what each sum lost does not, nor how far
-    # rounding may have moved an input out of its ball, which ``concretize`` leaves out in exact arithmetic.
-    off = (exact.center.abs() + exact.radius) * 2.0**-38
-    off = off if exact.ball is None else off + exact.ball.slack * (1 + 2.0**-38)
+    # Coefficients of networks that disagree cancel, and what each sum lost does not.
+    off = _off(exact)
     return (total(slopes) - lost.sum(0) - dot(weighted_sum(slopes, coefficients.abs()), off)[:, 0]) / len(margins)
+
+
+def offset_beside(function: LinearFunction, coefficients: Tensor, box: Box) -> Tensor:
+    """Return d' with A x + d >= A' x + d' for all x of a box, for A' of one's own, float64 (P,).
+
+    Args:
+        function: A of shape (P, *input_shape) and d (P,).
+        coefficients: A', (P, *input_shape).
+        box: (P, *input_shape).
+    """
+    exact, difference = _double(box), (function.coefficients.double() - coefficients.double())[:, None]
+    lost = dot(difference.abs(), _off(exact))[:, 0] + function.offset.abs() * 2.0**-40
+    return function.offset + concretize(difference, exact)[:, 0] - lost
 
 
 def _double(box: Box) -> Box:
     return Box(box.center.double(), box.radius.double(), box.ball)
+
+
+def _off(exact: Box) -> Tensor:
+    """What a float64 sum over the inputs of a box loses by each of them, as a distance.
+
+    With it comes how far rounding may have moved an input out of its ball, which ``concretize`` leaves out in exact
+    arithmetic.
+    """
+    off = (exact.center.abs() + exact.radius) * 2.0**-38
+    return off if exact.ball is None else off + exact.ball.slack * (1 + 2.0**-38)

@@ -11,8 +11,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from certibayes.bounds.linear import LinearFunction
-
 CLOSE = 0.01
 """How close to the smallest margin that was found a bound has to come, where the wanted margin is out of reach."""
 
@@ -29,6 +27,7 @@ class Leaves(NamedTuple):
         variables: of the relaxation, float16 (L, H): the lower slope of an activation, or, where its sign is fixed,
             the multiplier of that. Children begin their ascent with them.
         bound: lower bound on the margin, float64 (L,).
+        offset: d of the linear function A x + d below the margin, with the problem's A, float64 (L,).
         choices: activations that may be split next, the most promising first, (L, K).
         loss: what the relaxations of all activations lose, (L,); 0 where nothing is left to split.
         found: margin of the network itself at the corner where the bound is smallest, (L,).
@@ -38,6 +37,7 @@ class Leaves(NamedTuple):
     signs: Tensor
     variables: Tensor
     bound: Tensor
+    offset: Tensor
     choices: Tensor
     loss: Tensor
     found: Tensor
@@ -55,11 +55,11 @@ class Start(NamedTuple):
 
 
 class Grown(NamedTuple):
-    """Leaves that were bounded, the corner of the box where the bound of each is smallest, and for roots A and d."""
+    """Leaves that were bounded, the corner of the box where the bound of each is smallest, and of roots their A."""
 
     leaves: Leaves
     corner: Tensor
-    function: LinearFunction | None = None
+    coefficients: Tensor | None = None
 
 
 class Trees(NamedTuple):
@@ -71,7 +71,6 @@ class Trees(NamedTuple):
         smallest: smallest margin that the network was seen to have, float64 (P,); infinite where it was not looked at.
         worst_inputs: where, (P, *input_shape).
         coefficients: A of a linear function of the input below the margin, A x + d, (P, *input_shape).
-        offsets: d, float64 (P,).
         gained: by how much splits have raised the bounds of leaves, float64 (P,); the sum over all children.
         children: how many there were, float64 (P,).
     """
@@ -81,7 +80,6 @@ class Trees(NamedTuple):
     smallest: Tensor
     worst_inputs: Tensor
     coefficients: Tensor
-    offsets: Tensor
     gained: Tensor
     children: Tensor
 
@@ -91,6 +89,12 @@ class Trees(NamedTuple):
         worst = torch.full_like(self.known, torch.inf)
         worst = worst.scatter_reduce(0, self.leaves.problem, self.leaves.bound, "amin")
         return torch.maximum(self.known, worst)
+
+    @property
+    def offsets(self) -> Tensor:
+        """Best known d of A x + d below the margin in the whole box, float64 (P,): the smallest of all leaves."""
+        offsets = torch.full_like(self.known, torch.inf)
+        return offsets.scatter_reduce(0, self.leaves.problem, self.leaves.offset, "amin")
 
     def target(self, wanted: Tensor) -> Tensor:
         """Return the bound that each problem's leaves are split for, (P,): what is wanted, or all that there is."""
@@ -124,14 +128,11 @@ class Trees(NamedTuple):
         worst[problem[closest]] = inputs[closest]
         return self._replace(smallest=smallest, worst_inputs=worst)
 
-    def with_functions(self, problem: Tensor, function: LinearFunction) -> Trees:
-        """Record linear functions (L, 1, *input_shape) below the margins of some problems, (L,), none twice."""
-        # One that is no number says nothing, and the constant that was known before still holds.
-        found, offset = (part[:, 0] for part in function)
-        is_number = torch.isfinite(found.flatten(1)).all(1) & torch.isfinite(offset)
-        coefficients, offsets = self.coefficients.clone(), self.offsets.clone()
-        coefficients[problem[is_number]], offsets[problem[is_number]] = found[is_number], offset[is_number]
-        return self._replace(coefficients=coefficients, offsets=offsets)
+    def with_coefficients(self, problem: Tensor, found: Tensor) -> Trees:
+        """Record A, (L, *input_shape), of some problems, (L,), none twice."""
+        coefficients = self.coefficients.clone()
+        coefficients[problem] = found
+        return self._replace(coefficients=coefficients)
 
     def with_gains(self, problem: Tensor, before: Tensor, after: Tensor) -> Trees:
         """Record by how much the bounds of children, (L,), are above those of the leaves that they were made of."""
@@ -144,7 +145,7 @@ class Trees(NamedTuple):
 
     def closed(self, problems: Tensor) -> Trees:
         """Give up the leaves of some problems, a mask (P,): each keeps one, which stands for the whole box."""
-        bounds, leaves = self.bounds, self.leaves
+        bounds, offsets, leaves = self.bounds, self.offsets, self.leaves
         kept = leaves.take(~problems[leaves.problem])
         first = problems.nonzero().squeeze(-1)
         some = torch.zeros_like(first)
@@ -152,6 +153,7 @@ class Trees(NamedTuple):
             problem=first,
             signs=torch.zeros_like(leaves.signs[some]),
             bound=bounds[first],
+            offset=offsets[first],
             loss=torch.zeros_like(leaves.loss[some]),
         )
         return self._replace(leaves=joined([kept, whole]))
