@@ -48,7 +48,7 @@ def every_function(a, b, c):
         torch.add(a, b, alpha=0.5), torch.sub(a, b, alpha=0.5), torch.mul(a, b), torch.div(a, b), torch.square(a),
         torch.sqrt(a), torch.rsqrt(a), torch.sigmoid(a), torch.nn.functional.softplus(a), torch.lerp(a, b, 0.3),
         torch.lerp(a, b, c), torch.addcmul(a, b, c, value=2.0), torch.addcdiv(a, b, c, value=-2.0),
-        a + b, a - b, 1.0 - a, a * b, a / b, 2.0 / a, 2.0 + a, 2.0 * a, 0.9**a, -a, a * (a > b),
+        a + b, a - b, 1.0 - a, a * b, a / b, 2.0 / a, 2.0 + a, 2.0 * a, 0.9**a, -a, a * (a > b), torch.maximum(a, b),
         torch.abs(a - b), torch.sign(a - b), torch.neg(a), torch.relu(a - b), torch.exp(a), torch.where(a > b, b, c),
         (a + 0.0).add_(b, alpha=3.0).sub_(c).mul_(b).div_(c).square_().sqrt_().rsqrt_(),
         (a + 0.0).gt_(b), torch.reciprocal(a), (a + 0.0).exp_().gt_(1.5),

@@ -63,7 +63,7 @@ class Rounding:
         """Return |w|, or the smooth bound sqrt(w² + τ²) on it; in outward rounding with its ``weight_underflow``."""
         if self.smoothing > 0.0:
             # Square roots of a vector library may be a unit too small, and on some processors they are.
-            return torch.maximum(torch.sqrt(torch.square(weight) + self.smoothing**2), weight.abs())
+            return torch.maximum(torch.sqrt(torch.square(weight) + self.smoothing**2), torch.abs(weight))
         return weight.abs().add_(self.weight_underflow) if self.outward else weight.abs()
 
     def slope(self, weight: Tensor) -> Tensor:

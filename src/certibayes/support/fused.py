@@ -58,8 +58,9 @@ FUNCTIONS = {
     "abs": "fabs({0})",
     "sign": "T(({0} > T(0)) - ({0} < T(0)))",
     "neg": "-{0}",
-    # Written so that NaN stays what it is.
+    # Written so that NaN stays what it is, as the first of two.
     "relu": "{0} < T(0) ? T(0) : {0}",
+    "maximum": "{0} < {1} ? {1} : {0}",
     "where": "{0} != T(0) ? {1} : {2}",
     "gt": "T({0} > {1})",
     "reciprocal": "T(1) / {0}",
