@@ -178,7 +178,9 @@ class Search:
             which = which[:most]
             chosen = torch.zeros_like(chosen).index_fill(0, which, True)
         some = trees.leaves.take(which)
-        grown = self._in_parts(trees, some, lambda part: self._children(part, target, trees.coefficients), ended, children=2)
+        grown = self._in_parts(
+            trees, some, lambda part: self._children(part, target, trees.coefficients), ended, children=2
+        )
         return grown._replace(leaves=joined([trees.leaves.take(~chosen), grown.leaves]))
 
     def at_once(self, children: int = 2) -> int:

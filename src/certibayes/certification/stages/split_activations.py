@@ -1,9 +1,11 @@
-"""Branch and bound on unstable activations of single networks; attacks and joint bounds from what comes up on the way."""
+"""Branch and bound on unstable activations of single networks, and what comes of it on the way.
+
+That is where to attack from, and linear functions that bound all networks together.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -34,9 +36,7 @@ BETWEEN = 0.1
 class SplitActivations:
     """Split the leaves of all searches, for margins that rise from pass to pass; see ``certification._branch``.
 
-    The points that seem to need the least work come first, as far as the gains of splits so far tell. Then come pairs
-    that no margins of single networks can prove: as leaves are split, linear functions below the margins rise, and one
-    input for all networks may decide.
+    The points that seem to need the least work come first, as far as the gains of splits so far tell.
 
     Attributes:
         between: stages between the passes.
@@ -50,25 +50,22 @@ class SplitActivations:
         began = time.monotonic()
         state = run(self.between, problem, state, clock)
         took = time.monotonic() - began
-        for chosen in (promising, unpromising):
-            for margin in WANTED if problem.predictor.size > 1 else (LEAST, *WANTED):
-                goes_on = True
-                while goes_on and time.monotonic() < clock.deadline:
-                    state, goes_on = _one_pass(problem, state, clock, margin, chosen)
-                    if goes_on and took <= BETWEEN * (time.monotonic() - began):
-                        began = time.monotonic()
-                        state = run(self.between, problem, state, clock)
-                        took = time.monotonic() - began
+        for margin in WANTED if problem.predictor.size > 1 else (LEAST, *WANTED):
+            goes_on = True
+            while goes_on and time.monotonic() < clock.deadline:
+                state, goes_on = _one_pass(problem, state, clock, margin)
+                if goes_on and took <= BETWEEN * (time.monotonic() - began):
+                    began = time.monotonic()
+                    state = run(self.between, problem, state, clock)
+                    took = time.monotonic() - began
         return JointBound()(problem, state, clock)
 
 
-def _one_pass(
-    problem: Problem, state: State, clock: Clock, margin: float, chosen: Callable[[State], Tensor]
-) -> tuple[State, bool]:
-    """Split some leaves of the chosen pairs in every search once, and tell whether there were any."""
-    goes_on, priority = False, work_left(state, margin, chosen(state))
+def _one_pass(problem: Problem, state: State, clock: Clock, margin: float) -> tuple[State, bool]:
+    """Split some leaves of every search once, and tell whether there were any."""
+    goes_on, priority = False, work_left(state, margin)
     for place, searched in enumerate(state.pairs.searches):
-        worth = chosen(state)[searched.which]
+        worth = promising(state)[searched.which]
         wanted = torch.where(worth, margin, -torch.inf).double()
         trees, search = searched.trees, searched.search
         if not bool(trees.open(wanted).any()):
@@ -84,17 +81,13 @@ def _one_pass(
     return state, goes_on
 
 
-def work_left(state: State, margin: float, chosen: Tensor) -> Tensor:
-    """Guess how many leaves the point of every pair needs in all networks for its chosen pairs, (P,).
-
-    Returns:
-        The logarithm to base 2, (P,).
-    """
-    pairs = state.pairs
+def work_left(state: State, margin: float) -> Tensor:
+    """Guess how many leaves the point of every pair needs in all networks; the logarithm to base 2, (P,)."""
+    pairs, is_promising = state.pairs, promising(state)
     points = state.joint[:, 0]
     total = torch.zeros_like(points)
     for _, which, _, trees in pairs.searches:
-        wanted = torch.where(chosen, margin, -torch.inf).double()[which]
+        wanted = torch.where(is_promising, margin, -torch.inf).double()[which]
         # Powers beyond those of double precision are all alike out of reach.
         total = total.scatter_add(0, pairs.point[which], torch.exp2(trees.work_left(wanted).clamp(max=900.0)))
     return torch.log2(total)[pairs.point]
@@ -111,8 +104,3 @@ def promising(state: State) -> Tensor:
     values = values.gather(-1, place).squeeze(-1)
     total = torch.where(is_seen, values, torch.zeros_like(values)).sum(0)
     return pairs.of_pairs(state.open) & (total > 0)
-
-
-def unpromising(state: State) -> Tensor:
-    """Tell which open pairs (P,) no margins of single networks can prove."""
-    return state.pairs.of_pairs(state.open) & ~promising(state)
