@@ -73,7 +73,7 @@ def test_candidates_are_compared_on_images_that_training_held_out(tmp_path, few_
 @pytest.mark.slow
 def test_two_ways_to_one_likelihood(tmp_path, few_digits, monkeypatch):
     monkeypatch.setitem(TASKS, "fashion-mnist", TASKS["digits"])
-    found = run_paths(tmp_path, EVALUATOR, quick=True)
+    found = run_paths(tmp_path, EVALUATOR, channels=3, quick=True)
     assert list(found) == ["lam ramped", "lam from the start"]
     assert all(len(figures["history"]) == 2 for figures in found.values())
     assert (tmp_path / "paths.png").stat().st_size > 10_000
@@ -82,6 +82,7 @@ def test_two_ways_to_one_likelihood(tmp_path, few_digits, monkeypatch):
         json.loads((tmp_path / "runs" / name.replace(" ", "-") / "run.json").read_text())["spec"] for name in found
     ]
     assert [spec["lam_ramp"] > 0 for spec in specs] == [True, False]
+    assert [spec["channels"] for spec in specs] == [3, 3]
 
 
 def test_tasks_by_data_set_and_by_name():

@@ -261,6 +261,8 @@ def test_the_command_names_cells_that_fail_and_exits_with_1(tmp_path, monkeypatc
         (["fig1", "--dataset", "digits", "--engine", "slurm"], "local, ray"),
         (["inference", "--engine", "ray"], "belong to figures"),
         (["fig1", "--dataset", "digits", "--seed", "3"], "belong to studies"),
+        (["fig1", "--dataset", "digits", "--channels", "8"], "belong to studies"),
+        (["deep", "--task", "digits", "--channels", "8"], "belongs to deep --part paths"),
     ],
 )
 def test_what_cannot_be_is_said(arguments, words, tmp_path):

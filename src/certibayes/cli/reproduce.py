@@ -98,6 +98,10 @@ def reproduce_command(
         typer.Option("--task", help="Take only this task (deep), such as cifar10-2; may be given several times."),
     ] = None,
     part: Annotated[str, typer.Option("--part", help=f"Of the study of deep networks: {', '.join(PARTS)}.")] = PARTS[0],
+    channels: Annotated[
+        int | None,
+        typer.Option("--channels", min=1, help="Of cnn7's first layer (deep, --part paths); 8 train on a CPU."),
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option("--seeds", help="Trainings of every recipe (deep); its own number by default.")
     ] = None,
@@ -144,10 +148,11 @@ def reproduce_command(
     """
     with error_handler():
         if study in FIGURES or study.endswith(".toml"):
-            if seed or seeds or ood or budget is not None or tasks or temperatures or part != PARTS[0]:
+            if seed or seeds or ood or budget is not None or tasks or temperatures or part != PARTS[0] or channels:
                 raise InvalidInput(
-                    "a figure's seeds, temperatures and all that is measured are in its file; write one of your own "
-                    "for others. --seed, --seeds, --ood, --budget, --task, --temperature and --part belong to studies."
+                    "a figure's seeds, temperatures and all that is measured are in its file; write one of your own for "
+                    "others. --seed, --seeds, --ood, --budget, --task, --temperature, --part and --channels belong to "
+                    "studies."
                 )
             reproduce_figure(
                 study, dataset, out, engine=engine, address=address, workers=workers, quick=quick, limit=limit,
@@ -159,6 +164,8 @@ def reproduce_command(
             raise InvalidInput(unknown_name("figure or study", study, (*FIGURES, *STUDIES)))
         if recipes or likelihoods or address is not None or engine != ENGINES[0]:
             raise InvalidInput("--recipe, --likelihood, --engine and --address belong to figures, not to studies.")
+        if channels and (study, part) != ("deep", "paths"):
+            raise InvalidInput("--channels belongs to deep --part paths; other tasks have the networks of their table.")
         workers, dataset = workers or 1, dataset or "mnist"
         out = Path("runs") / study if out is None else out
         if study == "inference":
@@ -181,7 +188,7 @@ def reproduce_command(
             with reporting(not as_json, study) as moved:
                 common: dict[str, Any] = {"quick": quick, "on_progress": lambda done, total, name: moved(done, total)}
                 if part == "paths":
-                    paths = run_paths(out, deep, **common)
+                    paths = run_paths(out, deep, channels=channels, **common)
                     deep_rows = [DeepRow("fashion-mnist", name, figures["1"]) for name, figures in paths.items()]
                 else:
                     chosen = chosen_tasks(dataset, tasks)
