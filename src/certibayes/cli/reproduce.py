@@ -150,9 +150,9 @@ def reproduce_command(
         if study in FIGURES or study.endswith(".toml"):
             if seed or seeds or ood or budget is not None or tasks or temperatures or part != PARTS[0] or channels:
                 raise InvalidInput(
-                    "a figure's seeds, temperatures and all that is measured are in its file; write one of your own for "
-                    "others. --seed, --seeds, --ood, --budget, --task, --temperature, --part and --channels belong to "
-                    "studies."
+                    "a figure's seeds, temperatures and all that is measured are in its file; write one of your own "
+                    "for others. --seed, --seeds, --ood, --budget, --task, --temperature, --part and --channels belong "
+                    "to studies."
                 )
             reproduce_figure(
                 study, dataset, out, engine=engine, address=address, workers=workers, quick=quick, limit=limit,
