@@ -139,6 +139,8 @@ CLOSED = {
     "attack without radius": cb.RobustCategorical(cb.TwoPoint(0.0), cb.PGD()),
     "fixed single radius": cb.RobustCategorical(cb.Rayleigh(0.1, quadrature=1)),
     "smoothing": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(smoothing=0.1)),
+    "pgd": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.PGD(steps=2)),
+    "pgd, lam=0": cb.RobustCategorical(cb.TwoPoint(0.1, 0.0), cb.PGD(steps=2)),
 }
 REGRESSION = {
     "standard": cb.RobustGaussian(0.5),
@@ -151,7 +153,7 @@ REGRESSION = {
 }
 OPEN = {
     "margins": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(margins=True)),
-    "pgd": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.PGD(steps=2)),
+    "pgd, rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3), cb.PGD(steps=2)),
     "rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
     "quadrature": cb.RobustCategorical(cb.Exponential(0.1, quadrature=3)),
 }

@@ -6,8 +6,8 @@ center of the box, and as |W| r for its radius. The gradient of one example b is
     G_b = d_b x_bᵀ + e_b c_bᵀ + s(W) * (f_b r_bᵀ),
 
 where d, e, f are the derivatives of its log-likelihood with respect to the three outputs, and s is the slope of |.|,
-or of the smooth function in its place. The derivatives come from one backward pass in which no weight gradient is
-formed; see ``bounds.training``.
+or of the smooth function in its place. An attacked input x' in the place of the box adds e_b x'_bᵀ alone. The
+derivatives come from one backward pass in which no weight gradient is formed; see ``bounds.training``.
 
 In a linear layer the squares and cross terms of G_b, summed over b, are matrix products of elementwise products: six
 in all, and no example's gradient is ever written down. In a convolution x_b is a matrix with one column of inputs for
@@ -67,7 +67,7 @@ def closed_form_gradients(
     Args:
         head: the log-likelihood as a function of outputs, with its derivative.
         network: graph, parameters and buffers; ``applies_to`` its graph.
-        inputs: of the clean pass, (B, ...); None if there is none.
+        inputs: points, (B, ...) of the clean pass, or (2 B, ...) of this and attacked ones; None if there are none.
         box: the inputs of the interval pass; None if there is none.
         rounding: its arithmetic.
     """
@@ -76,12 +76,13 @@ def closed_form_gradients(
     passes = TrainingPass(graph, {}, weights, inputs, box, rounding, frozenset(node.name for node in layers))
     values, derivative = head(passes.output)
     passes.gradient(derivative)
-    both = inputs is not None and box is not None
+    # Points and centers are used alike: one or two for each example.
+    plain_uses = len(passes.output.center) // len(values)
     gradient: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
     magnitudes: dict[str, Tensor] = {}
     for node in layers:
-        plain, radius = _split(passes.uses.pop(node.name), 2 if both else 1)
+        plain, radius = _split(passes.uses.pop(node.name), plain_uses)
         weight, bias = node.roles["weight"], node.roles.get("bias")
         if weight in params:
             if isinstance(node.operation, Conv2d):
@@ -93,7 +94,7 @@ def closed_form_gradients(
                 magnitudes[weight] = sums[2]
         if bias is not None and bias in params:
             # Not a sum over two, for which a GPU has no fast way.
-            total = plain.derivative[0] + plain.derivative[1] if both else plain.derivative[0]
+            total = plain.derivative[0] + plain.derivative[1] if plain_uses == 2 else plain.derivative[0]
             total = total.flatten(2).sum(-1) if total.dim() > 2 else total
             gradient[bias] = total.sum(0)
             squares[bias] = total.square().sum(0)

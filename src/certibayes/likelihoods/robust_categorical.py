@@ -17,14 +17,15 @@ from torch.nn import functional
 
 from certibayes.bounds import Box, TrainingPass, margins_of_features, worst_logits
 from certibayes.errors import InvalidInput
+from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
-from certibayes.likelihoods.base import PAIRS, Batch, Noise, Outputs
+from certibayes.likelihoods.base import PAIRS, Batch, Gradients, Noise, Outputs
 from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
 from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum
 from certibayes.likelihoods.radius import RadiusDistribution
 from certibayes.likelihoods.ramp import Ramp
 from certibayes.likelihoods.robust import RobustLikelihood, radius_distribution
-from certibayes.networks import Graph, Params
+from certibayes.networks import Graph, Network, Params
 from certibayes.networks.batch_norm import normalizes_by_batch
 from certibayes.networks.operations import Linear
 from certibayes.support.checks import require_labels
@@ -188,6 +189,33 @@ class RobustCategorical(RobustLikelihood):
         shares = torch.exp(terms - values) * scale
         slopes = (is_label - log_softmax.exp()) * shares[..., None]
         return values, Box(slopes.flatten(0, 1), slopes[1] * sign)
+
+    def value_grad_and_squares(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
+    ) -> Gradients:
+        """See the base class; in closed form at attacked inputs as well, where p_eps has one radius beside 0."""
+        if not (applies_to(graph) and self._attacks_once(graph, noise)):
+            return super().value_grad_and_squares(graph, params, buffers, batch, noise)
+        model, size = Model(graph, {**buffers, **params}), len(batch.targets)
+        attacked = self.adversary.attacked(model, self._threat(batch, noise, noise.radii[0]), batch.targets)
+        weighs = self.p_eps.clean > 0.0
+
+        def log_p(logits: Tensor) -> Tensor:
+            return self.log_p(logits[:size] if weighs else None, [logits[-size:]], batch.targets, noise.log_weights)
+
+        def head(outputs: Box) -> tuple[Tensor, Box]:
+            values, pull, *_ = torch.func.vjp(log_p, outputs.center)
+            return values, Box(pull(torch.ones_like(values))[0], outputs.radius)
+
+        points = torch.cat([batch.inputs, attacked]) if weighs else attacked
+        return closed_form_gradients(head, Network(graph, dict(params), dict(buffers)), points)
+
+    def _attacks_once(self, graph: Graph, noise: Noise) -> bool:
+        """Tell whether the passes are those of the inputs and of one attacked input each, and of no boxes."""
+        own = self.keeps(RobustLikelihood, "log_likelihood", "passes")
+        own = own and self.keeps(RobustCategorical, "worst_outputs")
+        # Statistics of a batch are those of the clean inputs alone.
+        return own and self.adversary.attacks_alone and len(noise.radii) == 1 and not normalizes_by_batch(graph)
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """See the base class."""

@@ -60,11 +60,12 @@ class Threat(NamedTuple):
 class Adversary:
     """Base of all adversaries. Subclasses are frozen dataclasses of settings.
 
-    ``needs_starts`` tells whether an attack is made, which starts at random; ``for_regression`` whether there are
-    ``extremes``.
+    ``needs_starts`` tells whether an attack is made, which starts at random; ``attacks_alone`` whether the worst logits
+    are the network's own at the inputs that it finds, ``attacked``; ``for_regression`` whether there are ``extremes``.
     """
 
     needs_starts = False
+    attacks_alone = False
     for_regression = True
 
     @property
@@ -121,6 +122,16 @@ class Adversary:
             labels: (B,).
         """
         return threat.region.ideal_box()
+
+    def attacked(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
+        """Return the inputs (B, ...) of which ``attacks_alone`` speaks; no gradient flows through the search for them.
+
+        Args:
+            model: the network.
+            threat: the inputs to choose from, and where to start.
+            labels: (B,).
+        """
+        raise NotImplementedError
 
     def extremes(self, model: Model, threat: Threat) -> tuple[Tensor, Tensor]:
         """Return smallest and largest outputs (B, outputs) over the region, output by output."""

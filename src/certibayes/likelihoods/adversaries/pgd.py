@@ -30,6 +30,7 @@ class PGD(Adversary):
     steps: int = 10
     step_size: float = 0.25
     needs_starts = True
+    attacks_alone = True
 
     def __post_init__(self) -> None:
         # Made once here, so that settings that make no sense are refused before training.
@@ -51,13 +52,7 @@ class PGD(Adversary):
         return self._attack.ascend(loss, threat.region, threat.start).detach()
 
     def attacked(self, model: Model, threat: Threat, labels: Tensor) -> Tensor:
-        """Return the inputs (B, ...) that the climb of a network's cross-entropy ends on, as constants.
-
-        Args:
-            model: the network.
-            threat: the inputs to choose from, and where to start.
-            labels: (B,).
-        """
+        """See the base class: those that the climb of the network's cross-entropy ends on."""
         constant = model.detached()
 
         def loss(x: Tensor) -> Tensor:
