@@ -141,6 +141,9 @@ CLOSED = {
     "smoothing": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(smoothing=0.1)),
     "pgd": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.PGD(steps=2)),
     "pgd, lam=0": cb.RobustCategorical(cb.TwoPoint(0.1, 0.0), cb.PGD(steps=2)),
+    "three radii": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
+    "quadrature": cb.RobustCategorical(cb.Exponential(0.1, quadrature=2)),
+    "pgd, three radii": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3), cb.PGD(steps=2)),
 }
 REGRESSION = {
     "standard": cb.RobustGaussian(0.5),
@@ -153,9 +156,6 @@ REGRESSION = {
 }
 OPEN = {
     "margins": cb.RobustCategorical(cb.TwoPoint(0.1, 0.25), cb.IBP(margins=True)),
-    "pgd, rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3), cb.PGD(steps=2)),
-    "rayleigh": cb.RobustCategorical(cb.Rayleigh(0.1, draws=3)),
-    "quadrature": cb.RobustCategorical(cb.Exponential(0.1, quadrature=3)),
 }
 
 

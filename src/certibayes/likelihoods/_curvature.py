@@ -6,19 +6,22 @@ center of the box, and as |W| r for its radius. The gradient of one example b is
     G_b = d_b x_bᵀ + e_b c_bᵀ + s(W) * (f_b r_bᵀ),
 
 where d, e, f are the derivatives of its log-likelihood with respect to the three outputs, and s is the slope of |.|,
-or of the smooth function in its place. An attacked input x' in the place of the box adds e_b x'_bᵀ alone. The
-derivatives come from one backward pass in which no weight gradient is formed; see ``bounds.training``.
+or of the smooth function in its place. An attacked input x' in the place of the box adds e_b x'_bᵀ alone, and several
+radii add as many terms. The derivatives come from one backward pass in which no weight gradient is formed; see
+``bounds.training``.
 
 In a linear layer the squares and cross terms of G_b, summed over b, are matrix products of elementwise products: six
 in all, and no example's gradient is ever written down. In a convolution x_b is a matrix with one column of inputs for
 each output pixel, d_b has a column for each pixel too, and the square of their product is no product of squares.
-There G_b is written down for one layer and one chunk of the batch at a time.
+There G_b is written down for one layer and one chunk of the batch at a time, and so it is in a linear layer that is
+used for several radii: with K of them the products would be of the order K².
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +39,7 @@ Head = Callable[[Box], tuple[Tensor, Box]]
 """Outputs, points first, as ``TrainingPass`` has them -> log p(y | x, w), (B,), and the derivative of its sum."""
 
 CHUNK = 2**22
-"""Floats a convolution may write down at a time: 16 MiB in float32. With more, a CPU waits for fresh memory."""
+"""Floats of gradients that are written down at a time: 16 MiB in float32. With more, a CPU waits for fresh memory."""
 
 
 class _Use(NamedTuple):
@@ -67,8 +70,9 @@ def closed_form_gradients(
     Args:
         head: the log-likelihood as a function of outputs, with its derivative.
         network: graph, parameters and buffers; ``applies_to`` its graph.
-        inputs: points, (B, ...) of the clean pass, or (2 B, ...) of this and attacked ones; None if there are none.
-        box: the inputs of the interval pass; None if there is none.
+        inputs: points of the clean pass, of attacks, or of both, all of one pass and then all of the next,
+            (passes B, ...); None if there are none.
+        box: the inputs of the interval passes, likewise; None if there are none.
         rounding: its arithmetic.
     """
     graph, params, weights = network.graph, network.params, {**network.buffers, **network.params}
@@ -76,13 +80,11 @@ def closed_form_gradients(
     passes = TrainingPass(graph, {}, weights, inputs, box, rounding, frozenset(node.name for node in layers))
     values, derivative = head(passes.output)
     passes.gradient(derivative)
-    # Points and centers are used alike: one or two for each example.
-    plain_uses = len(passes.output.center) // len(values)
     gradient: dict[str, Tensor] = {}
     squares: dict[str, Tensor] = {}
     magnitudes: dict[str, Tensor] = {}
     for node in layers:
-        plain, radius = _split(passes.uses.pop(node.name), plain_uses)
+        plain, radius = _split(passes.uses.pop(node.name), len(values))
         weight, bias = node.roles["weight"], node.roles.get("bias")
         if weight in params:
             if isinstance(node.operation, Conv2d):
@@ -93,19 +95,21 @@ def closed_form_gradients(
             if sums[2] is not None:
                 magnitudes[weight] = sums[2]
         if bias is not None and bias in params:
-            # Not a sum over two, for which a GPU has no fast way.
-            total = plain.derivative[0] + plain.derivative[1] if plain_uses == 2 else plain.derivative[0]
+            # One by one: a GPU has no fast way to a sum over a dimension of two.
+            total = sum(plain.derivative[1:], start=plain.derivative[0])
             total = total.flatten(2).sum(-1) if total.dim() > 2 else total
             gradient[bias] = total.sum(0)
             squares[bias] = total.square().sum(0)
     return Gradients(values, gradient, squares, magnitudes)
 
 
-def _split(use: LayerUse, plain: int) -> tuple[_Use, _Use | None]:
-    """Return how weights were used at points and centers, ``plain`` of these, and for radii, if there are any."""
+def _split(use: LayerUse, size: int) -> tuple[_Use, _Use | None]:
+    """Return how weights were used at points and centers, and for radii, if there are any; ``size`` is B."""
     derivative, value = use.derivative, use.value
-    centers = _Use(derivative.center.unflatten(0, (plain, -1)), value.center.unflatten(0, (plain, -1)))
-    return centers, _Use(derivative.radius[None], value.radius[None]) if len(value.radius) else None
+    plain = _Use(derivative.center.unflatten(0, (-1, size)), value.center.unflatten(0, (-1, size)))
+    if not len(value.radius):
+        return plain, None
+    return plain, _Use(derivative.radius.unflatten(0, (-1, size)), value.radius.unflatten(0, (-1, size)))
 
 
 _Sums = tuple[Tensor, Tensor, Tensor | None]
@@ -113,14 +117,16 @@ _Sums = tuple[Tensor, Tensor, Tensor | None]
 
 
 def _linear_sums(weight: Tensor, plain: _Use, radius: _Use | None, rounding: Rounding) -> _Sums:
-    """Return the sums of a weight matrix (m, n), multiplied out.
+    """Return the sums of a weight matrix (m, n), multiplied out where it is used for one radius at most.
 
     Args:
         weight: W.
         plain: its uses at points and centers.
-        radius: its use for radii, if any.
-        rounding: for s(W) of that use.
+        radius: its uses for radii, if any.
+        rounding: for s(W) of these uses.
     """
+    if len(plain.value) > 2 or (radius is not None and len(radius.value) > 1):
+        return _written_down(_matrix_gradients, weight, plain, radius, rounding, CHUNK // (2 * weight.numel()))
     if radius is None:
         return _outer(plain), _outer(_squared(plain)), None
     squares, crossed, radial = (_outer(terms) for terms in _terms(plain, radius))
@@ -184,19 +190,47 @@ def _product(one: _Use, other: _Use) -> _Use:
     return _Use(one.derivative * other.derivative, one.value * other.value)
 
 
+def _matrix_gradients(use: _Use, chunk: slice) -> Tensor:
+    """Return each example's gradient (b, m, n) of a matrix, summed over its uses."""
+    return use.derivative[:, chunk].permute(1, 2, 0) @ use.value[:, chunk].transpose(0, 1)
+
+
 def _convolution_sums(operation: Conv2d, weight: Tensor, plain: _Use, radius: _Use | None, rounding: Rounding) -> _Sums:
-    """Write down the gradients of filters (O, C / groups, kh, kw), a chunk of examples at a time."""
-    _, batch_size, *shape = plain.derivative.shape
+    """Return the sums of filters (O, C / groups, kh, kw)."""
+    shape = plain.derivative.shape[2:]
     patches = weight[0].numel() * operation.groups * math.prod(shape[1:])
     # Many pixels make the patches of one use large, many channels the gradients of two.
-    size = max(1, CHUNK // max(patches, 2 * weight.numel()))
+    size = CHUNK // max(patches, 2 * weight.numel())
+    each = partial(_filter_gradients, operation, weight)
+    return _written_down(each, weight, plain, radius, rounding, size)
+
+
+def _written_down(
+    gradients: Callable[[_Use, slice], Tensor],
+    weight: Tensor,
+    plain: _Use,
+    radius: _Use | None,
+    rounding: Rounding,
+    size: int,
+) -> _Sums:
+    """Write down the gradient of every example, ``size`` of them at a time, and return their sums.
+
+    Args:
+        gradients: some uses and which examples -> the sum over these uses for each example, (b, *weight).
+        weight: W.
+        plain: its uses at points and centers.
+        radius: its uses for radii, if any.
+        rounding: for s(W) of these uses.
+        size: at least one is written down.
+    """
     gradient, squares = torch.zeros_like(weight), torch.zeros_like(weight)
     magnitudes, slope = torch.zeros_like(weight), rounding.slope(weight)
+    batch_size, size = plain.value.shape[1], max(1, size)
     for start in range(0, batch_size, size):
         chunk = slice(start, start + size)
-        each = _filter_gradients(operation, weight, plain, chunk)
+        each = gradients(plain, chunk)
         if radius is not None:
-            by_magnitude = _filter_gradients(operation, weight, radius, chunk)
+            by_magnitude = gradients(radius, chunk)
             magnitudes += by_magnitude.sum(0)
             # Not addcmul_ and square_, which vmap does model by model.
             each.add_(by_magnitude.mul_(slope))
@@ -217,4 +251,6 @@ def _filter_gradients(operation: Conv2d, weight: Tensor, use: _Use, chunk: slice
         grouped = (len(value) * operation.groups, -1, patches.shape[-1])
         filters = derivative.reshape(grouped) @ patches.reshape(grouped).mT
         each.append(filters.reshape(len(value), *weight.shape))
-    return each[0] if len(each) == 1 else each[0].add_(each[1])
+    for other in each[1:]:
+        each[0].add_(other)
+    return each[0]

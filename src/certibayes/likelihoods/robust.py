@@ -153,7 +153,7 @@ class RobustLikelihood(Likelihood):
     def value_and_grad(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See the base class; with passes whose derivatives are written out where one box is propagated."""
+        """See the base class; with passes whose derivatives are written out where boxes are propagated."""
         found = self.written_out(graph, params, buffers, batch, noise, scale)
         return super().value_and_grad(graph, params, buffers, batch, noise, scale) if found is None else found[:2]
 
@@ -180,7 +180,7 @@ class RobustLikelihood(Likelihood):
         """
         # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
         hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
-        if hidden or not self._is_one_box(noise):
+        if hidden or not self._has_boxes_alone(noise):
             return None
         passes = TrainingPass(graph, params, buffers, *self._sent(graph, {**buffers, **params}, batch, noise))
         values, derivative = self.log_p_and_derivative(passes.output, batch.targets, noise.log_weights, scale)
@@ -207,15 +207,15 @@ class RobustLikelihood(Likelihood):
         own = self.keeps(RobustLikelihood, "log_likelihood", "passes")
         return rounding is not None and not rounding.smoothing and not hidden and one_box and own
 
-    def _is_one_box(self, noise: Noise) -> bool:
-        """Tell whether the passes are those of at most one box and of the inputs themselves, and no others."""
-        boxed = len(noise.radii) == 0 or (len(noise.radii) == 1 and self.adversary.box_rounding is not None)
+    def _has_boxes_alone(self, noise: Noise) -> bool:
+        """Tell whether the passes are those of boxes and of the inputs themselves, and no others."""
+        boxed = len(noise.radii) == 0 or self.adversary.box_rounding is not None
         return boxed and self.keeps(RobustLikelihood, "log_likelihood", "passes")
 
     def _sent(
         self, graph: Graph, params: Params, batch: Batch, noise: Noise
     ) -> tuple[Tensor | None, Box | None, Rounding]:
-        """Return the inputs of the clean pass, the box, None where a pass is not made, and the box's arithmetic."""
+        """Return the inputs of the clean pass, the boxes, None where a pass is not made, and the boxes' arithmetic."""
         inputs = batch.inputs if self.p_eps.clean > 0.0 else None
         box = self._box(graph, params, batch, noise) if len(noise.radii) else None
         return inputs, box, self.adversary.box_rounding or IDEAL
@@ -223,10 +223,10 @@ class RobustLikelihood(Likelihood):
     def log_p_and_derivative(
         self, outputs: Box, targets: Tensor, log_weights: Tensor, scale: float
     ) -> tuple[Tensor, Box]:
-        """Return ``log_p`` for at most one radius, (B,), and the derivative of ``scale`` times its sum.
+        """Return ``log_p``, (B,), and the derivative of ``scale`` times its sum.
 
         Args:
-            outputs: of the clean pass, if it is made, and of the box: centers hold the former first.
+            outputs: of the clean pass, if it is made, and of the box of each radius: centers hold the former first.
             targets: see ``log_p``.
             log_weights: see ``log_p``.
             scale: a factor.
@@ -234,7 +234,8 @@ class RobustLikelihood(Likelihood):
 
         def head(centers: Tensor, radius: Tensor) -> Tensor:
             clean, center = centers[: len(centers) - len(radius)], centers[len(centers) - len(radius) :]
-            worst = [self.worst_in_box(Box(center, radius), targets)] if len(radius) else []
+            boxes = zip(center.split(len(targets)), radius.split(len(targets)), strict=True) if len(radius) else ()
+            worst = [self.worst_in_box(Box(*box), targets) for box in boxes]
             return self.log_p(clean if len(clean) else None, worst, targets, log_weights)
 
         values, pull, *_ = torch.func.vjp(head, outputs.center, outputs.radius)
@@ -244,8 +245,8 @@ class RobustLikelihood(Likelihood):
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
-        """See the base class; in closed form where layers have one and at most one box is propagated."""
-        if not (applies_to(graph) and self._is_one_box(noise)):
+        """See the base class; in closed form where layers have one and only boxes are propagated."""
+        if not (applies_to(graph) and self._has_boxes_alone(noise)):
             found = super().value_grad_and_squares(graph, params, buffers, batch, noise)
             if self.kinks(graph).isdisjoint(params) and self.pair_kinks(graph) is None:
                 return found
@@ -290,11 +291,15 @@ class RobustLikelihood(Likelihood):
         return Threat(InputRegion(batch.inputs, radius, domain=self.domain), noise.starts)
 
     def _box(self, graph: Graph, params: Params, batch: Batch, noise: Noise) -> Box:
-        """Return the inputs of the one interval pass, where the adversary makes no other."""
+        """Return the inputs of the interval passes, where the adversary makes no others: B boxes for each radius."""
         if self.adversary.needs_starts and normalizes_by_batch(graph):
             # What is attacked is the network with the statistics of the clean batch.
             params = clean_pass(graph, params, batch.inputs).params
-        return self.adversary.box(Model(graph, params), self._threat(batch, noise, noise.radii[0]), batch.targets)
+        model, threats = Model(graph, params), [self._threat(batch, noise, radius) for radius in noise.radii]
+        boxes = [self.adversary.box(model, threat, batch.targets) for threat in threats]
+        if len(boxes) == 1:
+            return boxes[0]
+        return Box(torch.cat([box.center for box in boxes]), torch.cat([box.radius for box in boxes]))
 
     def smoothed(self, tau: float) -> Self:
         """See the base class."""

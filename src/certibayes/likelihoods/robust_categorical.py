@@ -193,29 +193,31 @@ class RobustCategorical(RobustLikelihood):
     def value_grad_and_squares(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise
     ) -> Gradients:
-        """See the base class; in closed form at attacked inputs as well, where p_eps has one radius beside 0."""
-        if not (applies_to(graph) and self._attacks_once(graph, noise)):
+        """See the base class; in closed form at attacked inputs as well."""
+        if not (applies_to(graph) and self._has_attacks_alone(graph)):
             return super().value_grad_and_squares(graph, params, buffers, batch, noise)
-        model, size = Model(graph, {**buffers, **params}), len(batch.targets)
-        attacked = self.adversary.attacked(model, self._threat(batch, noise, noise.radii[0]), batch.targets)
-        weighs = self.p_eps.clean > 0.0
+        model = Model(graph, {**buffers, **params})
+        threats = [self._threat(batch, noise, radius) for radius in noise.radii]
+        attacked = [self.adversary.attacked(model, threat, batch.targets) for threat in threats]
+        points = [batch.inputs, *attacked] if self.p_eps.clean > 0.0 else attacked
 
         def log_p(logits: Tensor) -> Tensor:
-            return self.log_p(logits[:size] if weighs else None, [logits[-size:]], batch.targets, noise.log_weights)
+            parts = logits.split(len(batch.targets))
+            clean, worst = (parts[0], parts[1:]) if self.p_eps.clean > 0.0 else (None, parts)
+            return self.log_p(clean, worst, batch.targets, noise.log_weights)
 
         def head(outputs: Box) -> tuple[Tensor, Box]:
             values, pull, *_ = torch.func.vjp(log_p, outputs.center)
             return values, Box(pull(torch.ones_like(values))[0], outputs.radius)
 
-        points = torch.cat([batch.inputs, attacked]) if weighs else attacked
-        return closed_form_gradients(head, Network(graph, dict(params), dict(buffers)), points)
+        return closed_form_gradients(head, Network(graph, dict(params), dict(buffers)), torch.cat(points))
 
-    def _attacks_once(self, graph: Graph, noise: Noise) -> bool:
-        """Tell whether the passes are those of the inputs and of one attacked input each, and of no boxes."""
+    def _has_attacks_alone(self, graph: Graph) -> bool:
+        """Tell whether the passes are those of the inputs and of attacked inputs, and no others."""
         own = self.keeps(RobustLikelihood, "log_likelihood", "passes")
         own = own and self.keeps(RobustCategorical, "worst_outputs")
         # Statistics of a batch are those of the clean inputs alone.
-        return own and self.adversary.attacks_alone and len(noise.radii) == 1 and not normalizes_by_batch(graph)
+        return own and self.adversary.attacks_alone and not normalizes_by_batch(graph)
 
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """See the base class."""
