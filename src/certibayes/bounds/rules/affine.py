@@ -29,7 +29,7 @@ from certibayes.support.fused import fused, is_fused
 from certibayes.support.stacks import add_product
 
 MANY = 16
-"""Quantities beside which a product for the rounding error of a layer takes no time."""
+"""Quantities, or outputs of a layer, with which a product for the layer's rounding error takes no time."""
 
 SMALL = 1024
 """Rows up to which a GPU adds a bias faster after the product than in it. On a CPU the product takes it along: a pass
@@ -192,8 +192,9 @@ def linear_backward(operation: ops.Linear, weights: Weights, step: Step) -> Back
     def error() -> Tensor:
         terms: Tensor | int = weight.shape[1]
         tiny: Tensor | float = 0.0
-        if weight.shape[1] > LONG or step.coefficients.shape[1] > MANY:
-            # Among so many products one more is nothing, and long sums err by so much that it is worth it.
+        if weight.shape[1] > LONG or len(weight) <= MANY or step.coefficients.shape[1] > MANY:
+            # To a layer of few outputs, such as the last one, and among so many products one more is nothing, and long
+            # sums err by so much that it is worth it.
             sizes, magnitudes = step.magnitude(), step.rounding.magnitude(weight)
             magnitude = functional.linear(sizes, magnitudes)
             terms = (sizes > step.rounding.underflow).sum(-1, keepdim=True).to(sizes.dtype)
