@@ -110,6 +110,7 @@ def test_data_sets_of_hugging_face():
         (lambda: points_of(Rows(x=X.tolist(), y=Y)), "with_format"),
         (lambda: points_of(Rows(x=X, y=list("abababa"))), "with_format"),
         (lambda: points_of(TensorDataset(X[:0], Y[:0])), "yields nothing"),
+        (lambda: points_of([{"x": X[:3], "y": Y[:3]}, {"x": X[3:], "y": Y[3:]}]), "differ in shape.*not a batch"),
         (lambda: examples_of(X), "a batch is a Tensor, where a pair"),
         (lambda: points_of(Frame(np.zeros((1, 1)), ["a"], ["category"])), "'a' holds category.*get_dummies"),
         (lambda: points_of(Frame(np.array([[1.0, np.nan]]), ["a", "b"])), "row 0 has no finite value for 'b'"),
@@ -118,3 +119,12 @@ def test_data_sets_of_hugging_face():
 def test_what_is_not_clear_is_refused(make, words):
     with pytest.raises(InvalidInput, match=words):
         make()
+
+
+def test_errors_of_a_data_set_itself_stay_what_they_are():
+    class Broken(TensorDataset):
+        def __getitem__(self, index):
+            raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        points_of(Broken(X, Y))

@@ -70,11 +70,20 @@ def _pair(x: Any) -> Points | None:
         return Points(*x)
     if not is_source(x):
         return None
-    batches = [examples_of(batch) for batch in loader_of(x)]
-    if not batches:
-        raise InvalidInput(f"the {type(x).__name__} yields nothing.")
-    inputs, targets = zip(*batches, strict=True)
-    return Points(torch.cat(inputs), torch.cat(targets))
+    try:
+        batches = [examples_of(batch) for batch in loader_of(x)]
+        if not batches:
+            raise InvalidInput(f"the {type(x).__name__} yields nothing.")
+        inputs, targets = zip(*batches, strict=True)
+        return Points(torch.cat(inputs), torch.cat(targets))
+    except RuntimeError as error:
+        # What torch says where it stacks examples. Errors of a loader or data set of the user's own are theirs to see.
+        if "equal size" not in str(error):
+            raise
+        raise InvalidInput(
+            f"the examples of the {type(x).__name__} differ in shape ({error}). Each place of it holds one example, "
+            "not a batch; of batches, pass all inputs and all targets: (torch.cat(inputs), torch.cat(targets))."
+        ) from error
 
 
 def _is_pair(x: tuple[Any, ...]) -> bool:
