@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from certibayes.data.dataset import DataSet
 from certibayes.errors import InvalidInput
+from certibayes.support.names import shortened
 from certibayes.support.tensors import as_tensor
 
 INPUTS = ("inputs", "input", "x", "pixel_values", "image", "images", "img", "features", "data")
@@ -60,6 +61,44 @@ def points_of(x: Any, y: Any = None) -> Points:
             "targets as two tensors."
         )
     return pair
+
+
+def points_for(owner: Any, x: Any, y: Any = None) -> Points:
+    """Return points and targets for a predictor or posterior, whose columns they must have where both have names.
+
+    Args:
+        owner: a network that was trained on a table knows its ``features``, which are inputs in this order.
+        x: see ``points_of``.
+        y: likewise.
+
+    Raises:
+        InvalidInput: as ``points_of``; or columns are missing, unknown or in another order.
+    """
+    points = points_of(x, y)
+    known = tuple(getattr(owner, "features", ()))
+    if not known or not points.features or points.features == known:
+        return points
+    if sorted(points.features) == sorted(known):
+        raise InvalidInput(
+            "the columns are not in the order in which the network was trained on them. Bring them into it: "
+            "table[list(predictor.features)]."
+        )
+    absent = [name for name in known if name not in points.features]
+    strange = [name for name in points.features if name not in known]
+    raise InvalidInput(
+        "these are not the columns that the network was trained on"
+        + (f"; missing are {shortened(absent)}" if absent else "")
+        + (f"; unknown are {shortened(strange)}" if strange else "")
+        + ". Its columns are predictor.features."
+    )
+
+
+def features_of(data: Any) -> tuple[str, ...]:
+    """Return the names of the columns of training data; none where inputs have no names."""
+    if isinstance(data, DataSet):
+        return data.features
+    inputs = data[0] if isinstance(data, (tuple, list)) and len(data) == 2 else data
+    return tuple(map(str, inputs.columns)) if is_frame(inputs) else ()
 
 
 def _pair(x: Any) -> Points | None:
