@@ -61,6 +61,7 @@ def test_what_is_saved_comes_back(what, tmp_path):
     for path in (tmp_path, tmp_path / "certificate.json", str(tmp_path)):
         again = cb.load_certificate(path)
         assert type(again) is type(result) and again.to_json() == result.to_json()
+        assert again == result and hash(again) == hash(result)
         assert again.statement == result.statement and len(again) == len(result)
 
 
@@ -199,3 +200,9 @@ def test_a_domain_may_have_no_end(domain):
 def test_domains_that_fit_nothing_are_refused(domain):
     with pytest.raises(CorruptFile, match="domain"):
         cb.Certificate.from_json({**_certificate().to_json(), "domain": domain})
+
+
+def test_records_that_say_different_things_are_not_equal():
+    one = _certificate()
+    assert one != _certificate(eps=0.25) and one != replace(one, certified=~one.certified)
+    assert one != one.to_json() and one != _regression()

@@ -72,6 +72,20 @@ def test_without_pandas_the_remedy_is_named(monkeypatch):
         RESULTS["radius"].to_pandas()
 
 
+@pytest.mark.parametrize(
+    ("file", "start"), [("f.pdf", b"%PDF"), ("f.svg", b"<?xml"), ("f.PNG", b"\x89PNG"), ("f", b"\x89PNG")]
+)
+def test_a_figure_has_the_format_that_its_name_says(file, start, tmp_path):
+    RESULTS["radius"].plot(tmp_path / file)
+    assert (tmp_path / file).read_bytes().startswith(start)
+
+
+def test_a_figure_of_an_unknown_format_is_refused(tmp_path):
+    with pytest.raises(InvalidInput, match=r"ends in none of \.png, \.pdf, \.svg"):
+        RESULTS["radius"].plot(tmp_path / "figure.docx")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_there_is_a_figure(name, tmp_path):
     figure = RESULTS[name].plot(tmp_path / "figure.png")

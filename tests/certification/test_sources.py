@@ -1,5 +1,7 @@
 """Points from loaders and tables, and radii by name."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import certibayes as cb
 from certibayes.certification.shards import certify_in_shards
+from certibayes.data import Split
 from certibayes.errors import InvalidInput
 
 
@@ -123,3 +126,39 @@ def test_fit_takes_dictionaries_and_tables(case):
         assert cb.fit(net, train, **settings).predictor().classes == 2
     with pytest.raises(InvalidInput, match="'a' holds"):
         cb.fit(net, (Frame(np.array([["x", "y", "z"]] * 12), ["a", "b", "c"]), y), **settings)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A network that was trained on a table, its predictor from a file, and the table with two columns exchanged."""
+    table = cb.data.load("breast-cancer")
+    posterior = cb.fit(
+        cb.networks.mlp(30, [4], 2, seed=0), table, algorithm="map", likelihood="standard", epochs=1, progress=False
+    )
+    names = table.features
+    return table, posterior, replace(table, features=(names[1], names[0], *names[2:]))
+
+
+def test_a_network_keeps_the_names_of_its_columns(fitted, tmp_path):
+    table, posterior, _ = fitted
+    posterior.save(tmp_path / "run")
+    for held in (posterior, cb.load(tmp_path / "run")):
+        assert held.features == held.predictor().features == table.features
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda predictor, table: cb.certify(predictor, table, eps=0.01),
+        lambda predictor, table: cb.certify(predictor, table, eps={"mean_radius": 0.1}),
+        lambda predictor, table: cb.certified_radius(predictor, table, method="pairwise", tolerance=0.2),
+        lambda predictor, table: cb.attack(predictor, table, eps=0.01),
+    ],
+    ids=["certify", "by name", "radius", "attack"],
+)
+def test_columns_in_another_order_are_refused(fitted, ask):
+    table, posterior, exchanged = fitted
+    few = replace(table, test=Split(*(part[:3] for part in table.test)))
+    ask(posterior.predictor(), few)
+    with pytest.raises(InvalidInput, match="not in the order in which the network was trained"):
+        ask(posterior.predictor(), exchanged)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import certibayes as cb
 from certibayes.certificates import read_record
@@ -57,7 +58,8 @@ def test_no_bound_code_is_shared(file):
     ours = [name for name in imported if name.startswith("certibayes")]
     rooms = ("checker", "certificates", "errors", "networks", "prediction")
     # Of what every room may use: how points become tensors, and how progress is shown.
-    helpers = ("certibayes.support.tensors.as_tensor", "certibayes.support.progress.")
+    tensors = ("certibayes.support.tensors.as_tensor", "certibayes.data.points.points_of")
+    helpers = (*tensors, "certibayes.support.progress.")
     assert ours or file.stem == "_arithmetic"
     assert all(name.split(".")[1] in rooms or name.startswith(helpers) for name in ours)
     assert "import_module" not in file.read_text()
@@ -336,6 +338,15 @@ def test_regression_is_refused():
     predictor = cb.Point(nn.Linear(3, 2), metadata={"task": "regression"}).predictor()
     with pytest.raises(InvalidInput, match="regression"):
         check_certificate({}, predictor, torch.zeros(1, 3))
+
+
+def test_points_come_as_certify_takes_them():
+    predictor, x = small_predictor(), points_for()
+    record = record_of(predictor, x)
+    expected = check_certificate(record, predictor, x).counts()
+    y = torch.zeros(len(x), dtype=torch.int64)
+    for source in (x.numpy(), TensorDataset(x, y), DataLoader(TensorDataset(x, y), batch_size=2)):
+        assert check_certificate(record, predictor, source).counts() == expected
 
 
 def test_progress_and_repeatability():

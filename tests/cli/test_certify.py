@@ -142,6 +142,12 @@ def test_where_points_stay_open_it_is_said_what_would_try_harder(run):
     assert "to try harder" not in shown[1]
 
 
+def test_one_point_stays_and_several_stay(run):
+    """The first point is classified right and not certified at this radius."""
+    settings = ("--eps", 0.2, "--samples", 2, "--method", "theorem1", "--limit")
+    assert "1 point stays open" in invoke("certify", run, *settings, 1).stdout
+
+
 def test_rules_are_methods_now(run):
     assert invoke("certify", run, "--rule", "theorem1").exit_code == 2
 

@@ -95,6 +95,7 @@ def test_ways_to_name_the_files(spelled, members):
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (lambda f: [f / "0.pt", "--dataset", "digits"], "--architecture package.module:factory"),
         (lambda f: flags(f, 0), "pass --dataset NAME"),
         (lambda f: [*flags(f, 0), "--dataset", "digits"], "was not trained for a radius"),
         (lambda f: [*flags(f, 9), "--dataset", "digits"], "there is no file"),

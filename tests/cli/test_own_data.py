@@ -221,6 +221,13 @@ def test_options_that_contradict_each_other_are_refused(classes, regression, tmp
         assert words in refused(*command), command
 
 
+def test_another_norm_counts_in_units_of_the_inputs_and_says_so(classes):
+    _, run = classes
+    result = invoke("certify", run, "--eps", 0.1, "--norm", "l2")
+    assert result.exit_code == 0 and "in l2 a radius is in the inputs' own units" in result.stderr
+    assert "own units" not in invoke("certify", run, "--eps", 0.1).stderr
+
+
 def test_training_leaves_fixed_columns_alone(tmp_path):
     data, run = table(tmp_path / "people.csv", 100, kind), tmp_path / "run"
     arguments = ["--data", data, "--target", "answer", "--scale", "mass=10,height=0.1", "--out", run]

@@ -81,6 +81,8 @@ def test_labels_that_do_not_begin_at_zero_are_numbered(tmp_path):
         ("a,y\n1,1\n2,\n", {}, "line 3 .* has no 'y'"),
         ("1,2\n3,4\n", {}, "first line .* holds numbers, where the names"),
         ("a,a,y\n1,2,0\n", {}, "a name of its own; got 'a'"),
+        ("a;b;y\n1,5;2;0\n", {}, "has no commas, but ';' between its words"),
+        ("a\tb\ty\n1\t2\t0\n", {}, "Commas separate columns"),
         ("a,,y\n1,2,0\n", {}, "a name of its own; got ''"),
         ("y\n1\n0\n", {}, "no column beside the target"),
         ("a,y,split\n1,0,train\n2,1,dev\n", {}, "says train or test for each row, and not 'dev'"),

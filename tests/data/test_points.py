@@ -1,12 +1,14 @@
 """Points from whatever yields them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from certibayes.data import Split, load
-from certibayes.data.points import examples_of, points_of
+from certibayes.data.points import examples_of, features_of, points_for, points_of
 from certibayes.errors import InvalidInput
 
 X, Y = torch.rand(7, 3), torch.arange(7) % 2
@@ -110,6 +112,7 @@ def test_data_sets_of_hugging_face():
         (lambda: points_of(Rows(x=X.tolist(), y=Y)), "with_format"),
         (lambda: points_of(Rows(x=X, y=list("abababa"))), "with_format"),
         (lambda: points_of(TensorDataset(X[:0], Y[:0])), "yields nothing"),
+        (lambda: points_of([{"x": X[:3], "y": Y[:3]}, {"x": X[3:], "y": Y[3:]}]), "differ in shape.*not a batch"),
         (lambda: examples_of(X), "a batch is a Tensor, where a pair"),
         (lambda: points_of(Frame(np.zeros((1, 1)), ["a"], ["category"])), "'a' holds category.*get_dummies"),
         (lambda: points_of(Frame(np.array([[1.0, np.nan]]), ["a", "b"])), "row 0 has no finite value for 'b'"),
@@ -118,3 +121,43 @@ def test_data_sets_of_hugging_face():
 def test_what_is_not_clear_is_refused(make, words):
     with pytest.raises(InvalidInput, match=words):
         make()
+
+
+def test_errors_of_a_data_set_itself_stay_what_they_are():
+    class Broken(TensorDataset):
+        def __getitem__(self, index):
+            raise RuntimeError("the disk is gone")
+
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        points_of(Broken(X, Y))
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        (["b", "a"], r"not in the order .* table\[list\(predictor.features\)\]"),
+        (["a", "c"], "missing are b; unknown are c"),
+        (["a"], r"missing are b\."),
+        (["a", "b", "y"], r"on; unknown are y\."),
+    ],
+)
+def test_columns_of_another_table_are_refused(columns, words):
+    """By place they would be taken for others, and every prediction and proof be about something else."""
+    owner = SimpleNamespace(features=("a", "b"))
+    kinds = [np.dtype(float)] * len(columns)
+    with pytest.raises(InvalidInput, match=words):
+        points_for(owner, Frame(np.zeros((2, len(columns))), columns, kinds))
+
+
+def test_columns_are_compared_where_both_have_names():
+    frame = Frame(np.zeros((2, 2)), ["a", "b"], [np.dtype(float)] * 2)
+    for owner in (SimpleNamespace(features=("a", "b")), SimpleNamespace(features=()), object()):
+        assert points_for(owner, frame, Y[:2]).features == ("a", "b")
+    assert points_for(SimpleNamespace(features=("a", "b")), X).x is X
+
+
+def test_training_data_have_the_names_of_their_columns():
+    frame = Frame(np.zeros((2, 2)), ["a", "b"], [np.dtype(float)] * 2)
+    assert features_of((frame, Y[:2])) == features_of([frame, Y[:2]]) == ("a", "b")
+    assert features_of(load("diabetes"))[:2] == ("age", "sex")
+    assert features_of((X, Y)) == features_of(TensorDataset(X, Y)) == features_of(load("digits")) == ()

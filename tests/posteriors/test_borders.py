@@ -67,6 +67,11 @@ class TestParametersAsTheyCome:
         expected = cb.Samples.from_modules(nets).predictor().digest
         assert cb.Samples(nets[0], each).predictor().digest == expected
 
+    def test_modules_may_come_one_by_one(self):
+        nets = [network(seed) for seed in range(3)]
+        expected = cb.Samples.from_modules(nets).predictor().digest
+        assert cb.Samples.from_modules(net for net in nets).predictor().digest == expected
+
     @pytest.mark.parametrize("kind", [np.asarray, lambda a: np.asarray(a, np.float64), lambda a: a.tolist()])
     def test_arrays_take_the_networks_precision(self, kind):
         plain = {name: kind(tensor.numpy()) for name, tensor in stacked().items()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from certibayes.support.names import nearest, unknown_name
+from certibayes.support.names import nearest, shortened, unknown_name
 
 KNOWN = ("map", "vogn", "noisy-adam", "swag")
 
@@ -23,3 +23,9 @@ def test_the_sentence_lists_what_there_is():
     assert unknown_name("algorithm", "vong", KNOWN) == (
         "there is no algorithm 'vong'; perhaps you mean vogn. Known are map, vogn, noisy-adam, swag."
     )
+
+
+def test_of_many_names_the_first_are_shown():
+    names = [f"n{k}" for k in range(33)]
+    assert shortened(names) == f"{', '.join(names[:30])} and 3 more"
+    assert shortened(names[:30]) == ", ".join(names[:30])

@@ -71,3 +71,16 @@ def test_what_holds_none_is_refused_by_name(values):
 def test_the_bytes_are_those_of_the_values_in_order(tensor):
     expected = tensor.detach().numpy().tobytes()
     assert hashlib.sha256(tensor_bytes(tensor)).digest() == hashlib.sha256(expected).digest()
+
+
+@pytest.mark.parametrize(
+    "words", [["a", "b"], np.array(["a", "b"]), np.array(["a", "b"], dtype=object), np.array(["a"])]
+)
+def test_words_are_to_be_numbered(words):
+    with pytest.raises(InvalidInput, match="they are words, such as 'a'"):
+        as_tensor(words, "the labels")
+
+
+def test_a_generator_is_refused_for_what_it_is():
+    with pytest.raises(InvalidInput, match="they are a generator, which can be gone through once"):
+        as_tensor((row for row in ROWS), "the points")

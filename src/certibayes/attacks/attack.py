@@ -16,7 +16,7 @@ from certibayes.attacks.ensemble import Ensemble
 from certibayes.attacks.methods import AnyAttack, as_attack, members
 from certibayes.attacks.result import Attacked
 from certibayes.attacks.search import LogProbabilities, Search
-from certibayes.data.points import points_of
+from certibayes.data.points import points_for
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph
 from certibayes.networks.dropout import dropout_refused
@@ -82,7 +82,7 @@ def attack(  # noqa: PLR0913 - public
         raise InvalidInput(
             "this predictor does regression; there are no classes to attack. attack_regression moves its predictions."
         )
-    points = points_of(x, y)
+    points = points_for(predictor, x, y)
     if isinstance(eps, Mapping):
         eps = radii_by_name(points.features, eps)
     x, y = inputs_of(points.x, "the inputs"), points.y

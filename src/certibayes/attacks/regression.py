@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from certibayes.attacks._batch import batch_size_for
 from certibayes.attacks.pgd import PGD
-from certibayes.data.points import points_of
+from certibayes.data.points import points_for
 from certibayes.errors import InvalidInput
 from certibayes.regions import Domain, InputRegion, radii_by_name, require_radius_within, resolve_domain
 from certibayes.support.checks import inputs_of, require_count
@@ -106,7 +106,7 @@ def attack_regression(  # noqa: PLR0913 - public
         raise InvalidInput(f"a regression is attacked by PGD, such as attacks.PGD(steps=100); got {method!r}.")
     if batch_size is not None:
         require_count(batch_size, "batch_size")
-    points = points_of(x, y)
+    points = points_for(predictor, x, y)
     if isinstance(eps, Mapping):
         eps = radii_by_name(points.features, eps)
     x = inputs_of(points.x, "the inputs")

@@ -19,7 +19,7 @@ PLAIN = ("certified", "confidence", "entropy_lower", "entropy_upper", "tau")
 KEYS = ("kind", "statement", *PLAIN, "certificate")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Abstention(Stated):
     """Certified uncertainty of a batch of points.
 

@@ -31,7 +31,7 @@ KEYS = ("kind", "statement", *PLAIN, "counterexamples", "reasons", "domain", "pr
 """The keys of a stored certificate, no more and no fewer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Certificate(Proved):
     """What was proved for a batch of points.
 

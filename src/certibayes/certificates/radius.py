@@ -24,7 +24,7 @@ SCALE = "scale"
 """A key that only those records have whose radii are multiples of something."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Radius(Proved):
     """How far the proof reaches for a batch of points.
 

@@ -33,7 +33,7 @@ UNKNOWN = {"lower": -torch.inf, "network_lower": -torch.inf, "upper": torch.inf,
 """What stands in a record for bounds on a point about which nothing could be concluded."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RegressionCertificate(Proved):
     """What was proved about the predictions for a batch of points.
 

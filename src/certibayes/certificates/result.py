@@ -22,6 +22,14 @@ class Stated(Shown):
     kind: ClassVar[str]
     """What the record is, as its file says."""
 
+    def __eq__(self, other: object) -> bool:
+        """Tell whether two records say the same, so that what was loaded equals what was saved."""
+        return type(self) is type(other) and isinstance(other, Stated) and self.content() == other.content()
+
+    def __hash__(self) -> int:
+        """Return a number that records which say the same have in common."""
+        return hash(self.content())
+
     @property
     def statement(self) -> str:
         """What was proved, in words built from this record alone."""

@@ -17,6 +17,9 @@ from certibayes.support.optional import require_package
 PROVED, LEFT = "#1b7f4b", "#9aa0a6"
 """Colors of what is certified, and of all else."""
 
+FORMATS = ("png", "pdf", "svg")
+"""In which figures are written."""
+
 
 class Intervals(NamedTuple):
     """What a figure shows of every point.
@@ -73,20 +76,23 @@ class Shown:
         """Draw what was proved: an interval for each point, sorted; those of certified points stand out.
 
         Args:
-            path: where to write it, as PNG; None to return it alone.
+            path: where to write it, as its suffix says: PNG, PDF or SVG, and PNG without one; None to return it alone.
 
         Returns:
             A ``matplotlib.figure.Figure``.
 
         Raises:
             MissingPackage: matplotlib is not installed.
-            InvalidInput: there is nothing to draw.
+            InvalidInput: there is nothing to draw, or the suffix names another format.
         """
+        kind = "png" if path is None else Path(path).suffix[1:].lower() or "png"
+        if kind not in FORMATS:
+            raise InvalidInput(f"{path} ends in none of {', '.join(f'.{known}' for known in FORMATS)}.")
         figure = require_package("matplotlib.figure", "figures").Figure(figsize=(7.0, 3.6), layout="constrained")
         self._draw(figure.add_subplot())
         if path is not None:
             require_package("matplotlib.backends.backend_agg", "figures").FigureCanvasAgg(figure)
-            write_atomically(Path(path), _png(figure))
+            write_atomically(Path(path), _drawn(figure, kind))
         return figure
 
     def _intervals(self) -> Intervals:
@@ -124,7 +130,7 @@ def of_label(lower: Tensor, upper: Tensor, labels: Tensor) -> tuple[Tensor, Tens
     return lower.gather(1, chosen)[:, 0], upper.gather(1, chosen)[:, 0]
 
 
-def _png(figure: Any) -> bytes:
+def _drawn(figure: Any, kind: str) -> bytes:
     content = io.BytesIO()
-    figure.savefig(content, dpi=150, format="png")
+    figure.savefig(content, dpi=150, format=kind)
     return content.getvalue()

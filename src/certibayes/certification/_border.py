@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from certibayes.data.points import points_of
+from certibayes.data.points import points_for
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import InputRegion, radii_by_name, require_radius_within, resolve_domain
@@ -16,10 +16,11 @@ from certibayes.support.checks import LARGEST, inputs_of
 from certibayes.support.tensors import as_tensor
 
 
-def asked_of(x: Any, y: Any, eps: Any) -> tuple[Any, Any, Any]:
+def asked_of(predictor: Predictor, x: Any, y: Any, eps: Any) -> tuple[Any, Any, Any]:
     """Return points, targets and radii, from whatever yields points; radii by name become one for each feature.
 
     Args:
+        predictor: whose columns they must have, where both have names.
         x: see ``data.points_of``.
         y: likewise.
         eps: see ``InputRegion.around``; or radii by the names of columns, for points in a table of pandas.
@@ -27,7 +28,7 @@ def asked_of(x: Any, y: Any, eps: Any) -> tuple[Any, Any, Any]:
     Raises:
         InvalidInput: they cannot be used.
     """
-    points = points_of(x, y)
+    points = points_for(predictor, x, y)
     if isinstance(eps, Mapping):
         if not points.features:
             raise InvalidInput(

@@ -86,7 +86,7 @@ def certify(  # noqa: PLR0913 - public
     chosen = as_method(method)
     require_predictor(predictor)
     at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
-    x, y, eps = asked_of(x, y, eps)
+    x, y, eps = asked_of(predictor, x, y, eps)
     region = region_for(predictor, x, eps, norm, domain)
     chosen = chosen.decided(predictor, region)
     mode = by_name(rounding, predictor.dtype)

@@ -18,7 +18,7 @@ from certibayes.certification._origin import provenance_of
 from certibayes.certification.certify import certify, require_predictor
 from certibayes.certification.methods import Method, as_method
 from certibayes.certification.network_bounds import INTERMEDIATES
-from certibayes.data.points import points_of
+from certibayes.data.points import points_for
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor
 from certibayes.regions import (
@@ -82,7 +82,7 @@ def certified_radius(  # noqa: PLR0913 - public
     if steps > MOST_STEPS:
         raise InvalidInput(f"a tolerance of {tolerance} is too fine for radii up to {largest}.")
     require_predictor(predictor)
-    points = points_of(x, y)
+    points = points_for(predictor, x, y)
     x, y = inputs_of(points.x, "the points"), points.y
     chosen, domain = as_method(method), resolve_domain(domain, predictor)
     unit = _unit(scale, points.features, x, norm)

@@ -69,7 +69,7 @@ def certify_regression(  # noqa: PLR0913 - public
     chosen = as_method(method)
     _require_settings(predictor, tolerance)
     at_once, memory = batch_size_for(predictor, batch_size), memory_for(predictor, memory)
-    x, y, eps = asked_of(x, y, eps)
+    x, y, eps = asked_of(predictor, x, y, eps)
     region = region_for(predictor, x, eps, norm, domain)
     # With slopes 0 and intervals in between, which need no choice, bounds shrink wherever the ball does.
     intermediates = "ibp" if chosen.intermediates == "auto" else chosen.intermediates

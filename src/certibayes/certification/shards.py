@@ -111,7 +111,7 @@ def certify_shards(  # noqa: PLR0913 - those of certify_in_shards
     chosen = as_method(method)
     require_predictor(predictor)
     require_count(shard, "shard")
-    x, y, eps = asked_of(x, y, eps)
+    x, y, eps = asked_of(predictor, x, y, eps)
     directory, x, radius = Path(directory), inputs_of(x, "the points"), as_radius(eps)
     domain = resolve_domain(domain, predictor)
     if len(x) == 0:

@@ -33,6 +33,7 @@ from certibayes.checker._claim import Claim
 from certibayes.checker._consistency import disagreements, wrongly_attacked, wrongly_predicted
 from certibayes.checker._mean import as_rounded, mean_bounds, networks_of
 from certibayes.checker._search import flips, tried
+from certibayes.data.points import points_of
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.prediction import Predictor
 from certibayes.support.progress import Report, reporting
@@ -114,7 +115,7 @@ class Check:
 def check_certificate(
     certificate: Certificate | Mapping[str, Any],
     predictor: Predictor,
-    x: Tensor,
+    x: Any,
     *,
     attempts: int = 8,
     seed: int = 0,
@@ -126,7 +127,7 @@ def check_certificate(
     Args:
         certificate: a certificate, or what ``Certificate.to_json`` or ``read_record`` returns.
         predictor: the one that was certified.
-        x: the points (B, ...), exactly as they were certified.
+        x: the points (B, ...), exactly as they were certified: what ``certify`` took; targets beside them are left out.
         attempts: random corners, and as many inner points, tried against each claim.
         seed: of the random points.
         batch_size: points checked at once.
@@ -142,7 +143,7 @@ def check_certificate(
     claim = Claim.of(parse(record))
     claimed, attacked = torch.from_numpy(claim.certified), torch.from_numpy(claim.attacked)
     nothing = torch.zeros(len(claim.labels), dtype=torch.bool)
-    x = as_tensor(x, "the points").detach()
+    x = as_tensor(points_of(x).x, "the points").detach()
     points = x.cpu().double().numpy()
     problems, balls = mismatches(claim, predictor, x), balls_of(claim, points)
     if problems or balls is None:

@@ -283,5 +283,6 @@ def _print(result: Certificate, record: dict[str, Any], radius: Radius) -> None:
     )
     if (count := int(result.open.sum())) > 0:
         harder = "a larger --budget" if result.spent is not None else HARDER[result.method]
-        console.print(f"{count} points stay open; to try harder: {harder}", highlight=False)
+        stay = "point stays" if count == 1 else "points stay"
+        console.print(f"{count} {stay} open; to try harder: {harder}", highlight=False)
     console.print(f"\n{result.statement}", highlight=False)

@@ -257,6 +257,8 @@ def radius_for(case: OpenedRun, eps: float | dict[str, float] | None, norm: str,
             )
         eps = case.own_radius
     scale = case.scale if norm == "linf" else None
+    if case.scale is not None and scale is None:
+        _note(f"in {norm} a radius is in the inputs' own units, all columns together, and no column is fixed")
     radius: Any = eps if scale is None else eps * scale
     return Radius(fixed_by_name(case.features, radius, names), own, eps, names, scaled=scale is not None)
 

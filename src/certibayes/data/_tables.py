@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from certibayes.errors import CorruptFile, InvalidInput
-from certibayes.support.names import nearest
+from certibayes.support.names import nearest, shortened
 
 TARGETS = ("target", "targets", "label", "labels", "class", "y")
 """Columns that are the target where none is named; upper case or lower."""
@@ -72,7 +72,7 @@ def read_table(path: Path, target: str | None = None, features: Sequence[str] = 
     in_test = _split(path, columns.pop(SPLIT)) if SPLIT in names and answer != SPLIT else None
     answers = columns.pop(answer)
     if absent := [name for name in features if name not in columns]:
-        raise InvalidInput(f"{path} has no column {absent[0]!r}{nearest(absent[0], columns)}; {_listed(names)}")
+        raise InvalidInput(f"{path} has no column {absent[0]!r}{nearest(absent[0], columns)}. {_listed(names)}")
     chosen = {name: columns[name] for name in features} if features else columns
     if not chosen:
         raise InvalidInput(f"{path} has no column beside the target {answer!r}, so there is nothing to predict from.")
@@ -159,6 +159,11 @@ def as_number(text: str) -> float | None:
 
 
 def _require_names(path: Path, names: list[str]) -> None:
+    if len(names) == 1 and (other := next((mark for mark in ";\t|" if mark in names[0]), None)):
+        raise InvalidInput(
+            f"the first line of {path} has no commas, but {other!r} between its words. Commas separate columns, and "
+            "fractions are written with a point."
+        )
     if all(as_number(name) is not None for name in names):
         raise InvalidInput(
             f"the first line of {path} holds numbers, where the names of the columns are needed: age,bmi,...,target."
@@ -205,5 +210,4 @@ def _split(path: Path, column: list[str]) -> NDArray[np.bool_]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:30]) + (", ..." if len(names) > 30 else "")
-    return f"Its columns are {shown}."
+    return f"Its columns are {shortened(names)}."

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from certibayes.data.dataset import DataSet
 from certibayes.errors import InvalidInput
+from certibayes.support.names import shortened
 from certibayes.support.tensors import as_tensor
 
 INPUTS = ("inputs", "input", "x", "pixel_values", "image", "images", "img", "features", "data")
@@ -62,6 +63,44 @@ def points_of(x: Any, y: Any = None) -> Points:
     return pair
 
 
+def points_for(owner: Any, x: Any, y: Any = None) -> Points:
+    """Return points and targets for a predictor or posterior, whose columns they must have where both have names.
+
+    Args:
+        owner: a network that was trained on a table knows its ``features``, which are inputs in this order.
+        x: see ``points_of``.
+        y: likewise.
+
+    Raises:
+        InvalidInput: as ``points_of``; or columns are missing, unknown or in another order.
+    """
+    points = points_of(x, y)
+    known = tuple(getattr(owner, "features", ()))
+    if not known or not points.features or points.features == known:
+        return points
+    if sorted(points.features) == sorted(known):
+        raise InvalidInput(
+            "the columns are not in the order in which the network was trained on them. Bring them into it: "
+            "table[list(predictor.features)]."
+        )
+    absent = [name for name in known if name not in points.features]
+    strange = [name for name in points.features if name not in known]
+    raise InvalidInput(
+        "these are not the columns that the network was trained on"
+        + (f"; missing are {shortened(absent)}" if absent else "")
+        + (f"; unknown are {shortened(strange)}" if strange else "")
+        + ". Its columns are predictor.features."
+    )
+
+
+def features_of(data: Any) -> tuple[str, ...]:
+    """Return the names of the columns of training data; none where inputs have no names."""
+    if isinstance(data, DataSet):
+        return data.features
+    inputs = data[0] if isinstance(data, (tuple, list)) and len(data) == 2 else data
+    return tuple(map(str, inputs.columns)) if is_frame(inputs) else ()
+
+
 def _pair(x: Any) -> Points | None:
     """Return inputs with their targets; None if these are inputs alone."""
     if isinstance(x, DataSet):
@@ -70,11 +109,20 @@ def _pair(x: Any) -> Points | None:
         return Points(*x)
     if not is_source(x):
         return None
-    batches = [examples_of(batch) for batch in loader_of(x)]
-    if not batches:
-        raise InvalidInput(f"the {type(x).__name__} yields nothing.")
-    inputs, targets = zip(*batches, strict=True)
-    return Points(torch.cat(inputs), torch.cat(targets))
+    try:
+        batches = [examples_of(batch) for batch in loader_of(x)]
+        if not batches:
+            raise InvalidInput(f"the {type(x).__name__} yields nothing.")
+        inputs, targets = zip(*batches, strict=True)
+        return Points(torch.cat(inputs), torch.cat(targets))
+    except RuntimeError as error:
+        # What torch says where it stacks examples. Errors of a loader or data set of the user's own are theirs to see.
+        if "equal size" not in str(error):
+            raise
+        raise InvalidInput(
+            f"the examples of the {type(x).__name__} differ in shape ({error}). Each place of it holds one example, "
+            "not a batch; of batches, pass all inputs and all targets: (torch.cat(inputs), torch.cat(targets))."
+        ) from error
 
 
 def _is_pair(x: tuple[Any, ...]) -> bool:

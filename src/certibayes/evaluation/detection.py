@@ -18,9 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.errors import InvalidInput, MissingPackage
+from certibayes.errors import InvalidInput
 from certibayes.evaluation.entropy import Uncertainty
 from certibayes.support.checks import inputs_of, require_count
+from certibayes.support.optional import require_package
 
 SCORES = ("expected_entropy", "predictive_entropy", "mutual_information", "max_probability")
 """What a detector can go by. The last is a confidence; its score is 1 - max_c p̄_c (Hendrycks & Gimpel, 2017)."""
@@ -202,10 +203,4 @@ def _ranked(inside: Tensor, outside: Tensor) -> tuple[Tensor, Tensor]:
 
 def _torchmetrics() -> Any:
     # Imported where it is needed: it takes seconds, and most of certibayes does without.
-    try:
-        from torchmetrics.functional import classification
-    except ImportError as error:
-        raise MissingPackage(
-            'AUROC and AUPR need torchmetrics. Install it with: pip install "certibayes[evaluation]"'
-        ) from error
-    return classification
+    return require_package("torchmetrics.functional", "evaluation").classification

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from certibayes.data.points import points_of
+from certibayes.data.points import points_for
 from certibayes.errors import InvalidInput
 from certibayes.prediction import RegressionPredictor
 from certibayes.support.checks import inputs_of
@@ -85,7 +85,7 @@ def assess_regression(
         raise InvalidInput(f"assess_regression takes a regression predictor, not {type(predictor).__name__}.")
     if noise_std is not None and not (math.isfinite(noise_std) and noise_std > 0):
         raise InvalidInput(f"noise_std must be positive, got {noise_std}.")
-    points = points_of(x, y)
+    points = points_for(predictor, x, y)
     if points.y is None:
         raise InvalidInput("errors need targets; pass y, (n, outputs).")
     inputs = inputs_of(points.x, "the inputs").to(predictor.device)

@@ -22,8 +22,9 @@ from torch import nn
 from certibayes import data
 from certibayes.data import DataSet, names_file
 from certibayes.data.layout import get_command
-from certibayes.errors import CorruptFile, MissingData, RunExists
+from certibayes.errors import CorruptFile, InvalidInput, MissingData, RunExists
 from certibayes.experiments.config import write_config
+from certibayes.experiments.factory import FORM
 from certibayes.experiments.own_data import described_data, own_data
 from certibayes.experiments.spec import TrainSpec
 from certibayes.inference import Schedule, fit
@@ -297,6 +298,11 @@ def training_data(posterior: Posterior, data_dir: str | Path | None = None) -> D
 
 def load_run(out: Path) -> Posterior:
     """Load the posterior of a finished run."""
+    if out.suffix in (".pt", ".pth") and out.is_file():
+        raise InvalidInput(
+            f"{out} holds weights, and a run is a directory. For a network that was trained elsewhere: "
+            f"--modules {out} --architecture {FORM}."
+        )
     if not (out / FILE_NAME).exists() and (out / STARTED).exists():
         raise FileNotFoundError(f"the run in {out} is not finished. Go on with: certibayes train --out {out} --resume")
     return load(out)

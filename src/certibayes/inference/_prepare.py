@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from certibayes.data import Augmentation, DataSet, as_augmentations
+from certibayes.data.points import features_of
 from certibayes.errors import InvalidInput
 from certibayes.inference._augmented import augmented
 from certibayes.inference._batches import (
@@ -217,6 +218,7 @@ def prepare(asked: Asked, known: Known) -> Run:
         **({"augment": [each.describe() for each in training.augmentations]} if training.augmentations else {}),
         "task": "regression" if example.targets.is_floating_point() else "classification",
         "domain": domain_to_json(training.domain),
+        **({"features": list(features)} if (features := features_of(asked.train)) else {}),
         **({"frozen": list(network.frozen)} if network.frozen else {}),
         **({"batch_norm": mode} if mode else {}),
         **({"stochastic": weights.subset} if weights.subset else {}),

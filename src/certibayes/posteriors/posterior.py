@@ -113,6 +113,11 @@ class Posterior:
         return domain_of_all(self.metadata.get("domain"))
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """Names of the columns of the table that it was trained on, in order; none where inputs have no names."""
+        return tuple(self.metadata.get("features", ()))
+
+    @property
     def holds(self) -> str:
         """What is held, in a few words."""
         return "a distribution over weights"
@@ -200,6 +205,7 @@ class Posterior:
             drawn = {**drawn, **self._statistics(drawn, seed, data)}
         kind = RegressionPredictor if self.task == "regression" else Predictor
         predictor = kind(self.graph, drawn, self.domain)
+        predictor.features = self.features
         return predictor if device is None else predictor.to(find_device(device))
 
     def keep_statistics(self, data: Any, samples: int = SAMPLES, seed: int = 0) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,7 +55,7 @@ class Samples(Posterior):
     @classmethod
     def from_modules(
         cls,
-        modules: Sequence[nn.Module],
+        modules: Iterable[nn.Module],
         input_shape: Sequence[int] | None = None,
         domain: Domain = None,
         weights: Sequence[int] | None = None,
@@ -75,7 +75,8 @@ class Samples(Posterior):
         """
         if isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList):
             raise InvalidInput("from_modules takes a list of modules; for a single one there is Point(net).")
-        if not len(modules):
+        modules = list(modules)
+        if not modules:
             raise InvalidInput("from_modules needs at least one module.")
         networks = [as_network(module, input_shape) for module in modules]
         if any(network.graph != networks[0].graph for network in networks):

@@ -33,9 +33,12 @@ class Predictor(nn.Module):
 
     Attributes:
         domain: as above, the same for all points.
+        features: names of the columns that are inputs, in order, where the network was trained on a table; tables whose
+            columns are others, or in another order, are refused.
     """
 
     task = "classification"
+    features: tuple[str, ...] = ()
 
     def __init__(self, graph: Graph, samples: Params, domain: Domain = None):
         super().__init__()

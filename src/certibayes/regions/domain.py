@@ -87,7 +87,13 @@ def require_domain(x: Tensor, domain: Domain) -> None:
     if not bool(outside.any()):
         return
     if isinstance(domain[0], Tensor):
-        found = f"{int(outside.sum())} input values lie outside the domain of their feature."
+        point, *place = outside.nonzero()[0].tolist()
+        ends = [float(end.expand_as(x)[point, *place]) for end in (low, high)]
+        found = (
+            f"{int(outside.sum())} input values lie outside the domain of their feature. The first is "
+            f"{float(x[point, *place]):.4g}, of point {point} in feature {', '.join(map(str, place))}, whose domain is "
+            f"[{ends[0]:.4g}, {ends[1]:.4g}]."
+        )
     else:
         found = f"inputs run from {float(x.min()):.4g} to {float(x.max()):.4g}, outside the domain {domain}."
     raise InvalidInput(

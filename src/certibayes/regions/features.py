@@ -13,7 +13,7 @@ from torch import Tensor
 from certibayes.errors import InvalidInput
 from certibayes.regions.domain import Domain, as_domain
 from certibayes.regions.radius import as_radius
-from certibayes.support.names import nearest
+from certibayes.support.names import nearest, shortened
 
 
 def radii_by_name(features: Sequence[str], radii: Mapping[str, float]) -> Tensor:
@@ -96,5 +96,5 @@ def _require_known(features: Sequence[str], names: Collection[str]) -> None:
         raise InvalidInput("these inputs have no named features; only the columns of a table have names.")
     for name in names:
         if name not in features:
-            shown = ", ".join(features[:30]) + (", ..." if len(features) > 30 else "")
-            raise InvalidInput(f"there is no feature {name!r}{nearest(name, features)}. The features are {shown}.")
+            known = shortened(features)
+            raise InvalidInput(f"there is no feature {name!r}{nearest(name, features)}. The features are {known}.")

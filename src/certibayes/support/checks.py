@@ -26,7 +26,8 @@ def require_finite(x: Tensor, what: str) -> None:
 def require_floats(x: Tensor, what: str) -> None:
     """Raise unless a tensor holds finite floats."""
     if not x.is_floating_point():
-        raise InvalidInput(f"{what} are {x.dtype}; floats are needed. For images: x.float() / 255.")
+        remedy = "Convert them: y.float()." if what.endswith("targets") else "For images: x.float() / 255."
+        raise InvalidInput(f"{what} are {x.dtype}; floats are needed. {remedy}")
     require_finite(x, what)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -14,6 +14,12 @@ def nearest(name: object, known: Iterable[str]) -> str:
     plain = {other.lower().replace("_", "-"): other for other in known}
     close = difflib.get_close_matches(str(name).lower().replace("_", "-"), plain, n=1)
     return f"; perhaps you mean {plain[close[0]]}" if close else ""
+
+
+def shortened(names: Sequence[str], most: int = 30) -> str:
+    """Return names with commas between them; of many, the first and how many more there are."""
+    left = len(names) - most
+    return ", ".join(names) if left <= 0 else f"{', '.join(names[:most])} and {left} more"
 
 
 def unknown_name(what: str, name: object, known: Iterable[str]) -> str:

@@ -18,11 +18,17 @@ def require_package(name: str, extra: str) -> Any:
     Raises:
         MissingPackage: it cannot be imported; the message holds the command that installs it.
     """
+    package = name.partition(".")[0]
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.partition(".")[0]
         raise MissingPackage(
             f"this needs {package}, which cannot be imported ({error}). Install it with: "
             f'pip install "certibayes[{extra}]"'
+        ) from error
+    except Exception as error:
+        # What the package itself imports may fail in any way, such as a torchvision made for another torch.
+        raise MissingPackage(
+            f"this needs {package}, which is there but cannot be imported ({type(error).__name__}: {error}). "
+            "What it imports in turn must fit it, and torch."
         ) from error

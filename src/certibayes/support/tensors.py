@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,14 @@ def as_tensor(values: Any, what: str) -> Tensor:
     """
     if isinstance(values, Tensor):
         return values
-    if isinstance(values, (list, tuple)) and values and isinstance(values[0], str):
+    if isinstance(values, Iterator):
         raise InvalidInput(
-            f"{what} cannot be read as a tensor: they are words, such as {values[0]!r}. Number them: "
+            f"{what} cannot be read as a tensor: they are a {type(values).__name__}, which can be gone through once. "
+            "Pass a tensor, a list, or a DataLoader."
+        )
+    if (word := _word_among(values)) is not None:
+        raise InvalidInput(
+            f"{what} cannot be read as a tensor: they are words, such as {word!r}. Number them: "
             "names = sorted(set(words)); torch.tensor([names.index(word) for word in words])."
         )
     try:
@@ -41,6 +47,18 @@ def as_tensor(values: Any, what: str) -> Tensor:
         raise InvalidInput(
             f"{what} cannot be read as a tensor: {error}. Pass a tensor, a numpy array, or a list of numbers."
         ) from error
+
+
+def _word_among(values: Any) -> str | None:
+    """Return the first word of a list, an array or a column of words; None if its first value is none."""
+    if isinstance(values, (list, tuple)):
+        first = values[0] if values else None
+    elif hasattr(values, "__array__"):
+        array = np.asarray(values)
+        first = array.flat[0] if array.size and array.dtype.kind in "OUT" else None
+    else:
+        first = None
+    return str(first) if isinstance(first, str) else None
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
