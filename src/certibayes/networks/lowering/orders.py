@@ -97,6 +97,11 @@ def _(x: Any, *dims: Any, **named: Any) -> Lowered:
     return Lowered(ByShape(meaning), (x,))
 
 
+@lower_function(torch.fliplr, "fliplr")
+def _(x: Any) -> Lowered:
+    return Lowered(ByShape(lambda shape: picked(1, range(shape[0] - 1, -1, -1), shape)), (x,))
+
+
 @lower_function(torch.roll, "roll")
 def _(x: Any, shifts: Any, dims: Any) -> Lowered:
     shift, dim = _one(shifts, "roll"), _one(dims, "roll")
@@ -135,8 +140,8 @@ def _(x: Any, repeats: int, dim: int) -> Lowered:
     return Lowered(ByShape(meaning), (x,))
 
 
-@lower_function("expand")
-def _(x: Any, *sizes: Any) -> Lowered:
+@lower_function("expand", "broadcast_to", torch.broadcast_to)
+def _expand(x: Any, *sizes: Any) -> Lowered:
     given = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
     def meaning(shape: Shape) -> Meaning:
@@ -148,6 +153,11 @@ def _(x: Any, *sizes: Any) -> Lowered:
         )
 
     return Lowered(ByShape(meaning), (x,))
+
+
+@lower_function("expand_as")
+def _(x: Any, other: Any) -> Lowered:
+    return _expand(x, *(other.meta["shape"] or ()))
 
 
 # Channels and pixels change places: an order of dimensions between two reshapes.
