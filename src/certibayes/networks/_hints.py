@@ -5,6 +5,8 @@ from __future__ import annotations
 _HINTS = {
     "installed as a submodule": "Hold layers in an nn.ModuleList or nn.ModuleDict, not in a list: torch then finds "
     "their weights, and eval() reaches them.",
+    "parameter is not a member": "Hold a parameter as an attribute of a module or in an nn.ParameterList, not in a "
+    "list; what register_buffer takes is a plain tensor, weight.detach().",
     "dynamo-optimized": "Take @torch.compile off its forward.",
     "argument of type": "A network returns one tensor; for any other object wrap it in a module whose forward picks "
     "the logits, such as `return self.net(x).logits`.",

@@ -10,7 +10,7 @@ from torch import Tensor, fx
 
 from certibayes.errors import InvalidInput, UnsupportedLayer
 from certibayes.networks._hints import hints_for
-from certibayes.networks._sizes import depends_on_batch, is_shape_arithmetic
+from certibayes.networks._sizes import Sizes, is_shape_arithmetic
 
 BROADCAST = (
     "Only plain parameters and buffers, of the shape that they have in __init__, can be added to activations or "
@@ -117,10 +117,10 @@ def recorded_values(traced: fx.GraphModule, example: Tensor) -> dict[fx.Node, An
                 "precision. Use net.float() or net.double(), and make constants of that type too."
                 f"{_in_brackets(node)}"
             )
-    sizes = (int, float, torch.Size)
+    numbers, sizes = (int, float, torch.Size), Sizes(two, three)
     return {
         node: value
         for node, value in two.items()
-        if not isinstance(value, sizes)
-        or (value == three[node] and not (is_shape_arithmetic(node) and depends_on_batch(node, two, three)))
+        if not isinstance(value, numbers)
+        or (value == three[node] and not (is_shape_arithmetic(node) and sizes.depend_on_batch(node)))
     }

@@ -32,37 +32,49 @@ def is_shape_arithmetic(node: fx.Node) -> bool:
     return sizes and (node.op == "call_method" or python or node.target is torch._assert)
 
 
-def depends_on_batch(node: fx.Node, two: Mapping[fx.Node, Any], three: Mapping[fx.Node, Any]) -> bool:
-    """Tell whether what a node computes of sizes differs from one size of the batch to another.
+class Sizes:
+    """What nodes that only compute sizes give for batches of every size.
 
     Args:
-        node: shape arithmetic.
         two: the value of every node for a batch of two.
         three: the same for a batch of three.
     """
-    if two[node] != three[node]:
-        return True
-    try:
-        return any(_value(node, batch, two, three) != two[node] for batch in BATCHES)
-    except Exception:  # whatever Python's functions do with sizes that a module does not expect
-        return True
 
+    def __init__(self, two: Mapping[fx.Node, Any], three: Mapping[fx.Node, Any]):
+        self.two, self.three = two, three
+        self.known: dict[int, dict[fx.Node, Any]] = {batch: {} for batch in BATCHES}
 
-def _value(node: fx.Node, batch: int, two: Mapping[fx.Node, Any], three: Mapping[fx.Node, Any]) -> Any:
-    """Return what a node gives for a batch of any size, without computing the tensors whose sizes it reads."""
-    if not is_shape_arithmetic(node):
-        found = two[node]
+    def depend_on_batch(self, node: fx.Node) -> bool:
+        """Tell whether a node's value differs from one size of the batch to another."""
+        if self.two[node] != self.three[node]:
+            return True
+        try:
+            return any(self._value(node, batch) != self.two[node] for batch in BATCHES)
+        except Exception:  # whatever Python's functions do with sizes that a module does not expect
+            return True
+
+    def _value(self, node: fx.Node, batch: int) -> Any:
+        """Return what a node gives for a batch of this size, without computing the tensors whose sizes it reads."""
+        known = self.known[batch]
+        if node not in known:
+            known[node] = self._computed(node, batch) if is_shape_arithmetic(node) else self._of_size(node, batch)
+        return known[node]
+
+    def _of_size(self, node: fx.Node, batch: int) -> Any:
+        found = self.two[node]
         if not isinstance(found, Tensor):
             return found
-        sizes = zip(found.shape, three[node].shape, strict=True)
+        sizes = zip(found.shape, self.three[node].shape, strict=True)
         return torch.empty([a + (b - a) * (batch - 2) for a, b in sizes], dtype=found.dtype, device="meta")
-    if node.target is getattr and node.args[1] not in ("shape", "ndim"):
-        if two[node] != three[node]:
-            raise ValueError(f"{node.args[1]} differs from batch to batch")
-        return two[node]
-    arguments: Any = fx.node.map_arg(node.args, lambda source: _value(source, batch, two, three))
-    named: Any = fx.node.map_arg(node.kwargs, lambda source: _value(source, batch, two, three))
-    if node.op == "call_method":
-        return getattr(arguments[0], str(node.target))(*arguments[1:], **named)
-    function: Any = node.target
-    return function(*arguments, **named)
+
+    def _computed(self, node: fx.Node, batch: int) -> Any:
+        if node.target is getattr and node.args[1] not in ("shape", "ndim"):
+            if self.two[node] != self.three[node]:
+                raise ValueError(f"{node.args[1]} differs from batch to batch")
+            return self.two[node]
+        arguments: Any = fx.node.map_arg(node.args, lambda source: self._value(source, batch))
+        named: Any = fx.node.map_arg(node.kwargs, lambda source: self._value(source, batch))
+        if node.op == "call_method":
+            return getattr(arguments[0], str(node.target))(*arguments[1:], **named)
+        function: Any = node.target
+        return function(*arguments, **named)

@@ -15,7 +15,8 @@ from torch import Tensor, fx, nn
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import lowering
 from certibayes.networks._hints import hints_for
-from certibayes.networks._sizes import depends_on_batch, is_shape_arithmetic
+from certibayes.networks._sizes import Sizes, is_shape_arithmetic
+from certibayes.networks.plain import require_plain
 
 _FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
 """Folders whose lines say nothing about the module that is traced."""
@@ -25,6 +26,10 @@ _BATCHES = (1, 2, 3)
 
 _DEVICES = ("cpu", "cuda")
 """Where autocast may be switched on."""
+
+
+_RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+"""Layers that answer at random in training."""
 
 
 class _Known:
@@ -75,10 +80,25 @@ class _Tracer(fx.Tracer):
         self.running = False
         self.refused: UnsupportedLayer | None = None
         self.runs: dict[int, fx.Interpreter] = {}
+        self.sizes: Sizes | None = None
         self.autocast = [torch.is_autocast_enabled(device) for device in _DEVICES]
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in lowering.modules or super().is_leaf_module(m, module_qualified_name)
+
+    def path_of_module(self, mod: nn.Module) -> str:
+        """Name a layer; one without weights may be made in forward, as in ``nn.ReLU()(x)``."""
+        if mod not in set(self.root.modules()) and not (*mod.parameters(), *mod.buffers()):
+            require_plain(mod, lowering.modules)
+            if mod.training and isinstance(mod, _RANDOM):
+                raise UnsupportedLayer(
+                    f"a {type(mod).__name__} is made in forward or held in a list, where eval() does not reach it, so "
+                    f"that the network is random. Make it in __init__, as an attribute of the module{_place_now()}."
+                )
+            name = f"made_in_forward_{len(dict(self.root.named_children()))}"
+            self.root.add_module(name, mod)
+            self.submodule_paths = {**(self.submodule_paths or {}), mod: name}
+        return super().path_of_module(mod)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:
         return super().create_args_for_root(_of_one_input(root_fn), is_module, concrete_args)
@@ -127,7 +147,7 @@ class _Tracer(fx.Tracer):
             self._refusal(f"{what} is asked of values, which depend on the input", final)
             raise TypeError(f"{what} is asked of values, which depend on the input")
         value, *others = (self._value(node, size) for size in _BATCHES)
-        if all(value == other for other in others) and not depends_on_batch(node, *self._two_and_three()):
+        if all(value == other for other in others) and not self._sizes().depend_on_batch(node):
             return value
         raise self._refusal(
             f"{what} depends on the size of the batch, so that an input's output would depend on the inputs beside it. "
@@ -148,8 +168,10 @@ class _Tracer(fx.Tracer):
             "x.size(0) for len(x), and x.flatten(1) for x.view(len(x), -1)"
         )
 
-    def _two_and_three(self) -> tuple[dict[fx.Node, Any], dict[fx.Node, Any]]:
-        return self.runs[2].env, self.runs[3].env
+    def _sizes(self) -> Sizes:
+        if self.sizes is None:
+            self.sizes = Sizes(self.runs[2].env, self.runs[3].env)
+        return self.sizes
 
     def _refusal(self, message: str, final: bool = True) -> UnsupportedLayer:
         error = UnsupportedLayer(f"{message}{_place_now()}.")
