@@ -171,6 +171,7 @@ REFUSED = {
         VECTOR,
         "first dimension",
     ),
+    "inputs that are numbers": (lambda: nn.Linear(1, 3), torch.rand(5), r"vectors of one number"),
     "scaled sum": (
         lambda: _net(lambda self, x: torch.add(self.layer(x), self.layer(x), alpha=2)),
         VECTOR,

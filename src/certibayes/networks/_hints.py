@@ -16,6 +16,7 @@ _HINTS = {
     "positional argument": "Do without a tensor of the batch's size that is made inside forward: self.token + x "
     "broadcasts, F.pad(x, (0, n)) puts zeros beside x, and a recurrence can start from its first step.",
     "item assignment": "x * self.mask, with a buffer of zeros and ones, sets numbers to 0; torch.cat replaces some.",
+    "np.": "Of sizes, math.sqrt and math.prod take what numpy does not.",
     "has no attribute 'prod'": "Of a shape, math.prod is the product, and x.flatten(1) needs none.",
     "descriptor": "Write a method of torch.Tensor as a method, x.relu(), or as a function, torch.relu(x).",
 }

@@ -14,6 +14,9 @@ TENSORS = ("T", "mT", "H", "mH", "real", "imag", "data", "grad", "values", "indi
 _QUESTIONS = ("size", "dim", "ndimension", "numel", "nelement", "is_floating_point", "get_device")
 """Methods of a tensor that say something of it but its values."""
 
+_FUNCTIONS = (torch.numel, torch.is_floating_point)
+"""Functions that do."""
+
 BATCHES = (*range(1, 66), *sorted({2**k + d for k in range(7, 25) for d in (-1, 0, 1)} | {10**k for k in range(2, 8)}))
 """Sizes of batches that stand for all."""
 
@@ -24,7 +27,7 @@ def is_shape_arithmetic(node: fx.Node) -> bool:
         return False  # a layer may well be called "size"
     if node.target is getattr:
         return node.args[1] not in TENSORS
-    if node.target in _QUESTIONS:
+    if node.target in _QUESTIONS or node.target in _FUNCTIONS:
         return True
     sizes = bool(node.all_input_nodes) and all(is_shape_arithmetic(source) for source in node.all_input_nodes)
     # Python's own functions: torch.zeros(x.shape) is a tensor.

@@ -48,6 +48,9 @@ class _Known:
     def __int__(self) -> int:
         return int(self.tracer.known(self.node, "int(...)"))
 
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self.tracer.known(self.node, "round(...)"), ndigits)
+
     def __float__(self) -> float:
         return float(self.tracer.known(self.node, "float(...)"))
 
@@ -97,7 +100,8 @@ class _Tracer(fx.Tracer):
                 )
             name = f"made_in_forward_{len(dict(self.root.named_children()))}"
             self.root.add_module(name, mod)
-            self.submodule_paths = {**(self.submodule_paths or {}), mod: name}
+            made = {part: path for path, part in mod.named_modules(prefix=name)}
+            self.submodule_paths = {**(self.submodule_paths or {}), **made}
         return super().path_of_module(mod)
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> Any:

@@ -14,18 +14,18 @@ from certibayes.networks.lowering.registry import Lowered, is_constant, is_numbe
 
 
 @lower_function(operator.add, operator.iadd, torch.add, "add", "add_")
-def _(left: Any, right: Any, alpha: Any = 1) -> Lowered:
-    return _sum(left, _times(right, alpha), offset_sign=1)
+def _(left: Any, other: Any, alpha: Any = 1) -> Lowered:
+    return _sum(left, _times(other, alpha), offset_sign=1)
 
 
 @lower_function(operator.sub, operator.isub, torch.sub, torch.subtract, "sub", "sub_", "subtract")
-def _(left: Any, right: Any, alpha: Any = 1) -> Lowered:
-    return _sum(left, _times(right, alpha), offset_sign=-1)
+def _(left: Any, other: Any, alpha: Any = 1) -> Lowered:
+    return _sum(left, _times(other, alpha), offset_sign=-1)
 
 
 @lower_function(torch.rsub)
-def _(left: Any, right: Any, alpha: Any = 1) -> Lowered:
-    return _sum(right, _times(left, alpha), offset_sign=-1)
+def _(left: Any, other: Any, alpha: Any = 1) -> Lowered:
+    return _sum(other, _times(left, alpha), offset_sign=-1)
 
 
 def _times(value: Any, alpha: Any) -> Any:
@@ -57,14 +57,14 @@ def _require_no_size(value: Any) -> None:
 
 
 @lower_function(operator.mul, operator.imul, torch.mul, torch.multiply, "mul", "mul_", "multiply")
-def _(left: Any, right: Any) -> Lowered:
+def _(left: Any, other: Any) -> Lowered:
     if is_number(left) or is_constant(left):
-        left, right = right, left
-    if is_number(right):
-        return Lowered(ops.Multiply(float(right)), (left,))
-    _require_no_size(right)
-    if is_constant(right):
-        return Lowered(ops.Multiply(), (left,), {"factor": right})
+        left, other = other, left
+    if is_number(other):
+        return Lowered(ops.Multiply(float(other)), (left,))
+    _require_no_size(other)
+    if is_constant(other):
+        return Lowered(ops.Multiply(), (left,), {"factor": other})
     raise UnsupportedLayer(
         "a product of two activations has no rules yet; one factor must be a constant or a parameter. x * sigmoid(x) "
         "is F.silu(x), x * (x > 0) is F.relu(x). For gates, such as squeeze and excite, train a network without them."
@@ -75,12 +75,12 @@ def _(left: Any, right: Any) -> Lowered:
     operator.truediv, operator.itruediv, torch.div, torch.divide, torch.true_divide,
     "div", "div_", "divide", "true_divide",
 )  # fmt: skip
-def _(left: Any, right: Any) -> Lowered:
-    if is_number(right):
-        return Lowered(ops.Divide(float(right)), (left,))
-    _require_no_size(right)
-    if is_constant(right):
-        return Lowered(ops.Divide(), (left,), {"divisor": right})
+def _(left: Any, other: Any) -> Lowered:
+    if is_number(other):
+        return Lowered(ops.Divide(float(other)), (left,))
+    _require_no_size(other)
+    if is_constant(other):
+        return Lowered(ops.Divide(), (left,), {"divisor": other})
     raise UnsupportedLayer(
         "division by an activation has no rules; the divisor must be a constant. For features of length 1 there are "
         "nn.RMSNorm and nn.LayerNorm."

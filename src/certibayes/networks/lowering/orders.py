@@ -147,7 +147,10 @@ def _expand(x: Any, *sizes: Any) -> Lowered:
     def meaning(shape: Shape) -> Meaning:
         wanted = given[1:]
         if len(wanted) != len(shape) or any(isinstance(size, fx.Node) for size in wanted):
-            raise UnsupportedLayer("expand needs a fixed size for each dimension of an example, the batch in front.")
+            raise UnsupportedLayer(
+                "expand needs a fixed size for each dimension of an example, -1 in front for the batch; x.expand_as(y) "
+                "takes the shape of another."
+            )
         return ops.Upsample(
             tuple(1 if new in (-1, old) else new // old for old, new in zip(shape, wanted, strict=True))
         )

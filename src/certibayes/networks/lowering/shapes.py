@@ -63,7 +63,7 @@ def _permute(x: Any, order: Any) -> Lowered:
         first, *rest = order([*range(len(shape) + 1)])
         if first != 0:
             raise UnsupportedLayer("a permutation moves the dimension of the batch, which must stay the first.")
-        return ops.Permute(tuple(rest))
+        return ops.Permute(tuple(rest)) if len(rest) > 1 else None
 
     return Lowered(ByShape(meaning), (x,))
 
