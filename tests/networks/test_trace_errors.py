@@ -67,7 +67,11 @@ REFUSED = {
         "must be numbers",
     ),
     "clamp upside down": (lambda: _net(lambda self, x: self.layer(x).clamp(1.0, -1.0)), VECTOR, "nothing between"),
-    "maximum of two": (lambda: _net(lambda self, x: torch.max(self.layer(x), -self.layer(x))), VECTOR, "of two activ"),
+    "maximum with a constant": (
+        lambda: _net(lambda self, x: torch.max(self.layer(x), torch.tensor(0.0))),
+        VECTOR,
+        r"x.clamp\(min=number\)",
+    ),
     "indices of a maximum": (
         lambda: _net(lambda self, x: self.layer(x).max(1, keepdim=True)[1].float()),
         VECTOR,
@@ -167,7 +171,12 @@ REFUSED = {
         VECTOR,
         "first dimension",
     ),
-    "scaled sum": (lambda: _net(lambda self, x: torch.add(self.layer(x), 1, alpha=2)), VECTOR, "not supported"),
+    "inputs that are numbers": (lambda: nn.Linear(1, 3), torch.rand(5), r"vectors of one number"),
+    "scaled sum": (
+        lambda: _net(lambda self, x: torch.add(self.layer(x), self.layer(x), alpha=2)),
+        VECTOR,
+        r"write x \+ 2 \* y",
+    ),
     "negative slope": (lambda: nn.Sequential(nn.Linear(6, 3), nn.LeakyReLU(-0.5)), VECTOR, "not monotone"),
     "NaN weights": (lambda: _changed("layer.weight", float("nan")), VECTOR, "'layer.weight' hold NaN"),
     "infinite weights": (lambda: _changed("layer.bias", float("inf")), VECTOR, "'layer.bias' hold NaN or infinite"),
@@ -195,7 +204,7 @@ REFUSED = {
     "an empty example": (lambda: nn.Linear(6, 3), VECTOR[:0], "at least one input"),
     "an example that is no batch": (lambda: nn.Linear(6, 3), torch.tensor(1.0), "at least one input"),
     "an attribute that requires gradients": (_with_a_stale_weight, VECTOR, "detached"),
-    "a scripted module": (lambda: torch.jit.script(nn.Linear(6, 3)), VECTOR, "module it was made from"),
+    "a scripted module": (lambda: torch.jit.script(nn.Linear(6, 3)), VECTOR, "module that it was made from"),
 }
 
 

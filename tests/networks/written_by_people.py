@@ -252,7 +252,7 @@ class Calls(nn.Module):
         super().__init__()
         self.function = function
         for name, part in parts.items():
-            if isinstance(part, Tensor):
+            if isinstance(part, Tensor) and not isinstance(part, nn.Parameter):
                 self.register_buffer(name, part)
             else:
                 setattr(self, name, part)

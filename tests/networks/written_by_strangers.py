@@ -252,7 +252,7 @@ REFUSED = {
         VECTOR, lambda: Calls(lambda self, x: self.fc(x).squeeze(-1), fc=nn.Linear(7, 1)),
         r"\(batch,\).*Leave off the sq"
     ),
-    "changed in place and not named": (VECTOR, ChangedInPlace, r"x = F.relu_\(x\)\.$"),
+    "changed in place and not named": (VECTOR, ChangedInPlace, r"x = F.relu_\(x\)\. .*line \d+"),
     "a branch on values": (VECTOR, BranchesOnValues, r"written_by_strangers.py, line \d+: if x.max\(\) > 1:"),
     "einsum of two activations": (
         VECTOR, lambda: on_vectors(lambda self, x: torch.einsum("bi,bi->b", x, x + 1)[:, None]),
@@ -279,7 +279,7 @@ REFUSED = {
         r"F.leaky_relu\(x, slope\)",
     ),
     "maximum of two": (
-        VECTOR, lambda: on_vectors(lambda self, x: torch.maximum(self.first(x), x[:, :5])), r"torch.stack.*amax\(1\)"
+        VECTOR, lambda: on_vectors(lambda self, x: torch.maximum(self.first(x), x[:, :1])), "activations of one shape"
     ),
     "absolute value": (VECTOR, lambda: on_vectors(lambda self, x: self.last(self.first(x).abs())), r"F.relu\(-x\)"),
     "addmm": (

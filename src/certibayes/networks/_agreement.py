@@ -86,8 +86,10 @@ def _compare(
     found: dict[str, Tensor] = {}
     graph.evaluate(tensors, rows, lambda node, _, output: found.setdefault(node.name, output))
     for node in graph.nodes:
-        # Of operations that stand for one call together, the last has its name.
-        if node.name in trail.values and not _close(found[node.name], trail.values[node.name], tolerance):
+        # Of operations that stand for one call together, the last has its name. One number of each input is a vector
+        # of one in the graph.
+        value = trail.values.get(node.name)
+        if value is not None and not _close(found[node.name], value if value.dim() > 1 else value[:, None], tolerance):
             raise UnsupportedLayer(
                 f"the traced graph of {name} does not compute what the module computes: {node.name} is taken for "
                 f"{type(node.operation).__name__}, which gives other values. Correct the registered entry."
@@ -95,7 +97,8 @@ def _compare(
     if not _close(HEADS[graph.head](found[graph.nodes[-1].name]), expected, tolerance):
         raise UnsupportedLayer(
             f"the traced graph of {name} does not compute what the module computes. Its forward depends on something "
-            "other than its input: random numbers, the number of calls, or the values of tensors."
+            "other than its input: random numbers, the number of calls, the values of tensors, or "
+            "isinstance(x, torch.Tensor)."
         )
     for row, in_batch in zip(rows, expected, strict=True):
         try:

@@ -13,29 +13,9 @@ from torch import Tensor, fx, nn
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import lowering
 from certibayes.networks import operations as ops
-from certibayes.networks._recording import made_of_weights, place_of, recorded_values
+from certibayes.networks._recording import BROADCAST, made_of_weights, place_of, recorded_values
+from certibayes.networks._sizes import is_shape_arithmetic
 from certibayes.networks.graph import INPUT, Graph, Node
-
-TENSORS = ("T", "mT", "values", "indices")
-"""Attributes that are tensors themselves."""
-
-
-def is_shape_arithmetic(node: fx.Node) -> bool:
-    """Tell whether a node only computes sizes (``x.size(0)``, ``x.shape[0]``), which need no rule."""
-    if node.op not in ("call_function", "call_method"):
-        return False  # a layer may well be called "size"
-    if node.target is getattr:
-        return node.args[1] not in TENSORS
-    return (
-        node.target in ("size", "dim", "numel")
-        or (node.target is operator.getitem and isinstance(node.args[0], fx.Node) and is_shape_arithmetic(node.args[0]))
-        or (
-            bool(node.args)
-            and all(
-                isinstance(a, (int, float)) or (isinstance(a, fx.Node) and is_shape_arithmetic(a)) for a in node.args
-            )
-        )
-    )
 
 
 def output_of(traced: fx.GraphModule) -> Any:
@@ -102,6 +82,8 @@ def require_one_tensor(output: Any) -> None:
     """
     if isinstance(output, fx.Node):
         return
+    if output is None:
+        raise UnsupportedLayer("forward returns nothing. Let it return its last tensor: return self.head(x).")
     kind = "dictionary" if isinstance(output, dict) else type(output).__name__.replace("immutable_", "")
     pick = f"[{next(iter(output))!r}]" if isinstance(output, dict) and output else "[0]"
     raise UnsupportedLayer(
@@ -172,9 +154,11 @@ class _Assembly:
     def _append(
         self, call: fx.Node, meaning: lowering.Meaning, inputs: tuple[fx.Node, ...], roles: dict[str, str]
     ) -> None:
-        sources, shapes = tuple(self.names[i] for i in inputs), [self.shapes[i] for i in inputs]
         while isinstance(meaning, lowering.ByShape):
-            meaning = meaning.meaning(shapes[0])
+            meaning = meaning.meaning(self.shapes[inputs[0]])
+        # One number of each example is a vector of one here: bounds know no activations without a dimension.
+        sources, shapes = tuple(self.names[i] for i in inputs), [self.shapes[i] or (1,) for i in inputs]
+        made = self.shapes[call] or (1,)
         if meaning is None:
             self.names[call] = sources[0]
             return
@@ -184,8 +168,15 @@ class _Assembly:
                 piece = operation.evaluate({}, self.example.new_zeros(1, *shapes[0]))
                 self.nodes.append(Node(name, operation, sources, {}, tuple(piece.shape[1:])))
             self.names[call] = call.name
-            self.nodes.append(Node(call.name, ops.Concatenate(meaning.dim), tuple(pieces), {}, self.shapes[call]))
+            self.nodes.append(Node(call.name, ops.Concatenate(meaning.dim), tuple(pieces), {}, made))
             return
+        if isinstance(meaning, lowering.AfterEach):
+            first, pieces = meaning.first, [f"{call.name}.of{index}" for index in range(len(sources))]
+            for name, source, shape in zip(pieces, sources, shapes, strict=True):
+                piece = first.evaluate({}, self.example.new_zeros(1, *shape))
+                self.nodes.append(Node(name, first, (source,), {}, tuple(piece.shape[1:])))
+            sources, shapes = tuple(pieces), [self.nodes[-1].shape] * len(pieces)
+            meaning = meaning.meaning
         chain = meaning if isinstance(meaning, lowering.Chain) else lowering.Chain(meaning)
         *others, last = chain.all
         for index, operation in enumerate(others):
@@ -196,8 +187,8 @@ class _Assembly:
             sources, shapes = (name,), [tuple(output.shape[1:])]
         self.names[call] = call.name
         own = roles if last is chain.main else {}
-        last = ops.Reshape(self.shapes[call]) if isinstance(last, ops.Reshape) else last
-        self.nodes.append(Node(call.name, last, sources, own, self.shapes[call]))
+        last = ops.Reshape(made) if isinstance(last, ops.Reshape) else last
+        self.nodes.append(Node(call.name, last, sources, own, made))
 
     def _part(self, call: fx.Node) -> tuple[lowering.Meaning, tuple[fx.Node]]:
         """Return the operation that makes one of several tensors."""
@@ -217,18 +208,19 @@ class _Assembly:
         if not missing:
             return
         if any(isinstance(i, fx.Node) and i in self.constant for i in missing):
-            raise UnsupportedLayer(
-                f"{call.name} acts on {missing}, which is computed from weights alone; only plain parameters and "
-                "buffers can be used. Compute it once and register it with register_buffer."
-            )
-        raise UnsupportedLayer(f"{call.name} acts on {missing}, which is not an activation of the network.")
+            raise UnsupportedLayer(f"{call.name} acts on {missing}, which is computed from weights alone. {BROADCAST}")
+        of_batch = any(isinstance(i, fx.Node) and is_shape_arithmetic(i) for i in missing)
+        kind = "depends on the size of the batch" if of_batch else "is not an activation of the network"
+        raise UnsupportedLayer(f"{call.name} acts on {missing}, which {kind}.")
 
     def _weight_name(self, value: Any, where: str) -> str:
         if not (isinstance(value, fx.Node) and value.op == "get_attr"):
+            made = value.meta.get("shape") if isinstance(value, fx.Node) else None
+            shape = f" One that only changes its shape can have it, {made}, from __init__ on." if made else ""
             raise UnsupportedLayer(
                 f"the weights of {where} are computed from other tensors; only plain parameters and buffers can be "
                 "used as weights. After training, compute them once and store what comes out as a parameter: "
-                "self.scale = nn.Parameter(self.log_scale.exp())."
+                f"self.scale = nn.Parameter(self.log_scale.exp()).{shape}"
             )
         return self._attribute_name(str(value.target))
 
@@ -240,12 +232,22 @@ class _Assembly:
         return name
 
 
+_OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+"""As numpy says it, which torch takes as well."""
+
+
 def _lower_call(entry: Callable[..., lowering.Lowered], call: fx.Node, values: dict[fx.Node, Any]) -> lowering.Lowered:
     def number(node: fx.Node) -> Any:
         """Sizes that do not depend on the batch are as good as constants."""
+        if node.meta.get("constant") and isinstance(values.get(node), (int, float)) and not is_shape_arithmetic(node):
+            raise UnsupportedLayer(
+                f"{call.name} takes a number from a parameter ({node.name}), which would stay what it is when the "
+                "parameter changes. Make it a number, self.slope = 0.1, or use the parameter as a tensor."
+            )
         return values[node] if isinstance(values.get(node), (int, float, torch.Size)) else node
 
-    arguments = dict(fx.node.map_arg(call.kwargs, number))
+    named = {_OTHER_NAMES.get(name, name): value for name, value in call.kwargs.items()}
+    arguments = dict(fx.node.map_arg(named, number))
     first = [arguments.pop("input")] if "input" in arguments else []
     try:
         return entry(*first, *fx.node.map_arg(call.args, number), **arguments)

@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Collection
 from typing import Any, cast
 
+import torch
 from torch import fx, nn
 from torch.nn.modules import module as torch_modules
 from torch.nn.parameter import is_lazy
@@ -58,6 +59,11 @@ def _require_plain_part(where: str, path: str, part: nn.Module, leaves: Collecti
     if type(part).__name__ in _WRAPPERS:
         raise UnsupportedLayer(
             f"{where} wraps the network proper. Pass that: {layer}.{_WRAPPERS[type(part).__name__]}."
+        )
+    if isinstance(part, torch.jit.ScriptModule):
+        raise UnsupportedLayer(
+            f"{where} was compiled by torch.jit.script or torch.jit.trace, and what it does cannot be seen. Pass the "
+            "module that it was made from, with these weights: net.load_state_dict(scripted.state_dict())."
         )
     if any(is_lazy(tensor) for tensor in itertools.chain(part.parameters(False), part.buffers(False))):
         raise InvalidInput(

@@ -142,7 +142,7 @@ def eval_copy(module: nn.Module) -> nn.Module:
     except (RuntimeError, TypeError) as error:
         raise UnsupportedLayer(
             f"{type(module).__name__} cannot be copied: {error}. Tensors that it holds as plain attributes must be "
-            "detached; of a scripted module, pass the module it was made from."
+            "detached; of a scripted module, pass the module that it was made from."
         ) from error
     for part in copied.modules():
         if isinstance(part, nn.RMSNorm) and part.eps is None and part.weight is not None:
@@ -172,6 +172,11 @@ def example_for(module: nn.Module, example: Tensor | None) -> Tensor:
     example = as_tensor(example, "the example")
     if example.dim() < 1 or len(example) < 1:
         raise InvalidInput(f"the example must be a batch of at least one input, got shape {tuple(example.shape)}.")
+    if example.dim() < 2:
+        raise InvalidInput(
+            f"the example has shape {tuple(example.shape)}, which is one number for each input of a batch. Inputs have "
+            "a shape: example[None] makes a batch of one vector, example[:, None] a batch of vectors of one number."
+        )
     floats = (t for t in itertools.chain(module.parameters(), module.buffers()) if t.is_floating_point())
     like = next(floats, None)
     if like is not None:

@@ -277,7 +277,7 @@ def _hardswish(operation: ops.Hardswish, weights: Weights, x: Tensor) -> Curve:
 
 
 for kind, known_of, written in (
-    (ops.Clamp, _clamp, "nn.ReLU6, nn.Hardtanh, torch.clamp, F.relu6, F.hardtanh, F.hardsigmoid"),
+    (ops.Clamp, _clamp, "nn.ReLU6, nn.Hardtanh, nn.Threshold, torch.clamp, F.relu6, F.hardtanh, F.hardsigmoid"),
     (ops.PReLU, _prelu, "nn.PReLU, F.prelu"),
     (ops.ELU, _elu, "nn.ELU, nn.SELU, nn.CELU, F.elu"),
     (ops.Softplus, _softplus, "nn.Softplus, F.softplus (threshold >= 16)"),

@@ -106,7 +106,7 @@ def sum_interval(operation: Any, weights: Weights, boxes: tuple[Box, ...], round
 register(
     ops.BatchNorm,
     carrying(batch_norm_interval),
-    "nn.BatchNorm1d, nn.BatchNorm2d, F.batch_norm (eval mode)",
+    "nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm, F.batch_norm (eval mode)",
     transposed,
     separable=True,
     training=batch_norm_training,

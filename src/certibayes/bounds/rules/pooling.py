@@ -107,7 +107,8 @@ def _to_image(image: torch.Size, reach: list[int], before: tuple[int, int]) -> t
 register(
     ops.MaxPool2d,
     monotone(ulps=1, commutes_with_rounding=True),
-    "nn.MaxPool2d, nn.MaxPool1d, F.max_pool2d, nn.AdaptiveMaxPool2d (even windows), x.amax((2, 3)), x.max(1).values",
+    "nn.MaxPool2d, nn.MaxPool1d, F.max_pool2d, nn.AdaptiveMaxPool2d (even windows), x.amax((2, 3)), x.max(1).values, "
+    "torch.max(a, b), and minima",
     max_pool_backward,
 )
 register(ops.AvgPool2d, avg_pool_interval, "nn.AvgPool2d, nn.AvgPool1d, F.avg_pool2d", transposed)

@@ -7,6 +7,7 @@ with ``lower_module`` and ``lower_function``; later registrations win.
 
 from certibayes.networks.lowering import activations, affine, arithmetic, norms, orders, pooling, products, shapes
 from certibayes.networks.lowering.registry import (
+    AfterEach,
     Beside,
     ByShape,
     Chain,
@@ -23,6 +24,7 @@ from certibayes.networks.lowering.registry import (
 )
 
 __all__ = [
+    "AfterEach",
     "Beside",
     "ByShape",
     "Chain",

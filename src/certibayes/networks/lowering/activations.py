@@ -52,18 +52,38 @@ def _(x: Any, negative_slope: float = 0.01, inplace: bool = False) -> Lowered:
     return Lowered(_leaky(negative_slope), (x,))
 
 
+@lower_module(nn.Threshold)
+def _(module: nn.Threshold) -> tuple[ops.Operation, dict[str, str]]:
+    return _threshold(module.threshold, module.value), {}
+
+
+@lower_function(functional.threshold, torch.threshold)
+def _(x: Any, threshold: float, value: float, inplace: bool = False) -> Lowered:
+    return Lowered(_threshold(threshold, value), (x,))
+
+
+def _threshold(threshold: float, value: float) -> ops.Operation:
+    """Return x where it is above the threshold, and the value elsewhere."""
+    if threshold != value:
+        raise UnsupportedLayer(
+            f"a threshold at {threshold} that puts {value} in its place jumps, and has no rules. With both the same, "
+            "as in nn.Threshold(0.1, 0.1), it is x.clamp(min=0.1)."
+        )
+    return _clamp(threshold, None)
+
+
 def _leaky(slope: float) -> ops.LeakyReLU:
     if slope < 0:
         raise UnsupportedLayer(f"LeakyReLU with a negative slope ({slope}) is not monotone.")
     return ops.LeakyReLU(float(slope))
 
 
-@lower_function(functional.tanh, torch.tanh, "tanh")
+@lower_function(functional.tanh, torch.tanh, "tanh", "tanh_")
 def _(x: Any) -> Lowered:
     return Lowered(ops.Tanh(), (x,))
 
 
-@lower_function(functional.sigmoid, torch.sigmoid, "sigmoid")
+@lower_function(functional.sigmoid, torch.sigmoid, torch.special.expit, "sigmoid", "sigmoid_")
 def _(x: Any) -> Lowered:
     return Lowered(ops.Sigmoid(), (x,))
 

@@ -90,7 +90,7 @@ def _(module: nn.ConvTranspose2d) -> tuple[Meaning, dict[str, str]]:
     return operation, weights_of(module, "weight", "bias")
 
 
-@lower_module(nn.BatchNorm1d, nn.BatchNorm2d)
+@lower_module(nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 def _(module: nn.BatchNorm2d) -> tuple[ops.Operation, dict[str, str]]:
     if not module.track_running_stats or module.running_mean is None or module.running_var is None:
         raise UnsupportedLayer(
@@ -186,7 +186,7 @@ def _(  # noqa: PLR0913 - the function's own signature
 
 @lower_function(functional.dropout, functional.dropout1d, functional.dropout2d, functional.alpha_dropout)
 def _(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Lowered:
-    if training:
+    if training and p != 0:
         raise UnsupportedLayer(
             "dropout is switched on in eval mode, so the network is random. Pass training=self.training, or use "
             "nn.Dropout; for the mean over dropout masks (MC dropout) there is certibayes.Samples.from_dropout(net)."

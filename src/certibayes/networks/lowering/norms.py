@@ -35,6 +35,7 @@ def _layer_norm(normalized: Sequence[int], eps: float, centered: bool = True) ->
         if shape[len(shape) - len(size) :] != size:
             raise UnsupportedLayer(f"a norm over the last dimensions {size} reads examples of shape {shape}.")
         groups = math.prod(shape[: len(shape) - len(size)])
+        _require_several(shape, groups, centered)
         return Chain(ops.RootMeanSquareNorm(groups, eps), before=(ops.Center(groups),) if centered else ())
 
     return ByShape(meaning)
@@ -43,7 +44,20 @@ def _layer_norm(normalized: Sequence[int], eps: float, centered: bool = True) ->
 def _group_norm(groups: int, eps: float) -> Meaning:
     """Normalize groups of channels."""
     _require_eps(eps)
-    return Chain(ops.RootMeanSquareNorm(groups, eps, by_channel=True), before=(ops.Center(groups),))
+
+    def meaning(shape: tuple[int, ...]) -> Meaning:
+        _require_several(shape, groups)
+        return Chain(ops.RootMeanSquareNorm(groups, eps, by_channel=True), before=(ops.Center(groups),))
+
+    return ByShape(meaning)
+
+
+def _require_several(shape: tuple[int, ...], groups: int, centered: bool = True) -> None:
+    if centered and math.prod(shape) == groups:
+        raise UnsupportedLayer(
+            f"a norm of shape {shape} in {groups} groups takes off the mean of every number by itself, so that all of "
+            "them become 0. Take fewer groups, or leave the norm out."
+        )
 
 
 def _require_eps(eps: float) -> None:

@@ -97,6 +97,11 @@ def _(x: Any, *dims: Any, **named: Any) -> Lowered:
     return Lowered(ByShape(meaning), (x,))
 
 
+@lower_function(torch.fliplr, "fliplr")
+def _(x: Any) -> Lowered:
+    return Lowered(ByShape(lambda shape: picked(1, range(shape[0] - 1, -1, -1), shape)), (x,))
+
+
 @lower_function(torch.roll, "roll")
 def _(x: Any, shifts: Any, dims: Any) -> Lowered:
     shift, dim = _one(shifts, "roll"), _one(dims, "roll")
@@ -135,19 +140,27 @@ def _(x: Any, repeats: int, dim: int) -> Lowered:
     return Lowered(ByShape(meaning), (x,))
 
 
-@lower_function("expand")
-def _(x: Any, *sizes: Any) -> Lowered:
+@lower_function("expand", "broadcast_to", torch.broadcast_to)
+def _expand(x: Any, *sizes: Any) -> Lowered:
     given = tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
 
     def meaning(shape: Shape) -> Meaning:
         wanted = given[1:]
         if len(wanted) != len(shape) or any(isinstance(size, fx.Node) for size in wanted):
-            raise UnsupportedLayer("expand needs a fixed size for each dimension of an example, the batch in front.")
+            raise UnsupportedLayer(
+                "expand needs a fixed size for each dimension of an example, -1 in front for the batch; x.expand_as(y) "
+                "takes the shape of another."
+            )
         return ops.Upsample(
             tuple(1 if new in (-1, old) else new // old for old, new in zip(shape, wanted, strict=True))
         )
 
     return Lowered(ByShape(meaning), (x,))
+
+
+@lower_function("expand_as")
+def _(x: Any, other: Any) -> Lowered:
+    return _expand(x, *(other.meta["shape"] or ()))
 
 
 # Channels and pixels change places: an order of dimensions between two reshapes.

@@ -12,11 +12,13 @@ from torch.nn import functional
 from certibayes.errors import UnsupportedLayer
 from certibayes.networks import operations as ops
 from certibayes.networks.lowering.registry import (
+    AfterEach,
     ByShape,
     Chain,
     Lowered,
     Meaning,
     Parts,
+    is_constant,
     lower_function,
     lower_module,
     pair,
@@ -224,36 +226,88 @@ def _dims(dim: Any, shape: tuple[int, ...], what: str) -> tuple[int, ...]:
 
 @lower_function(torch.sum, "sum")
 def _(x: Any, dim: Any = 0, keepdim: bool = False, dtype: None = None) -> Lowered:
-    return Lowered(ByShape(lambda shape: ops.Sum(_dims(dim, shape, "sum"), bool(keepdim))), (x,))
+    return Lowered(ByShape(lambda shape: _reduced(ops.Sum, _dims(dim, shape, "sum"), keepdim, shape)), (x,))
 
 
 @lower_function(torch.mean, "mean")
 def _(x: Any, dim: Any = 0, keepdim: bool = False, dtype: None = None) -> Lowered:
-    return Lowered(ByShape(lambda shape: ops.Mean(_dims(dim, shape, "mean"), bool(keepdim))), (x,))
+    return Lowered(ByShape(lambda shape: _reduced(ops.Mean, _dims(dim, shape, "mean"), keepdim, shape)), (x,))
 
 
-def _maximum(dim: Any) -> ByShape:
-    """Bring the dimensions to the end, and pool over all of them as one row."""
+def _reduced(
+    kind: type[ops.Sum] | type[ops.Mean], dims: tuple[int, ...], keepdim: bool, shape: tuple[int, ...]
+) -> Meaning:
+    """Keep the dimensions where none would be left."""
+    if keepdim or len(dims) < len(shape):
+        return kind(dims, bool(keepdim))
+    return Chain(kind(dims, True), after=(ops.Reshape(()),))
+
+
+def _extremum(dim: Any, sign: int = 1) -> ByShape:
+    """Bring the dimensions to the end, and pool over all of them as one row; the minimum is -max(-x).
+
+    Args:
+        dim: one or several; that of the batch is 0.
+        sign: 1 for the maximum, -1 for the minimum.
+    """
 
     def meaning(shape: tuple[int, ...]) -> Meaning:
-        dims = _dims(dim, shape, "maximum")
+        dims = _dims(dim, shape, "maximum" if sign > 0 else "minimum")
         kept = [d for d in range(1, len(shape) + 1) if d not in dims]
         order = (*kept, *dims)
         size = math.prod(shape[d - 1] for d in dims)
         row = ops.Reshape((math.prod(shape) // size, 1, size))
         move = (ops.Permute(order),) if order != tuple(sorted(order)) else ()
-        return Chain(ops.MaxPool2d((1, size), (1, size)), before=(*move, row), after=(ops.Reshape(()),))
+        turn = (ops.Multiply(-1.0),) if sign < 0 else ()
+        return Chain(ops.MaxPool2d((1, size), (1, size)), (*turn, *move, row), (*turn, ops.Reshape(())))
 
     return ByShape(meaning)
 
 
 @lower_function(torch.amax, "amax")
 def _(x: Any, dim: Any = (), keepdim: bool = False) -> Lowered:
-    return Lowered(_maximum(dim), (x,))
+    return Lowered(_extremum(dim), (x,))
+
+
+@lower_function(torch.amin, "amin")
+def _(x: Any, dim: Any = (), keepdim: bool = False) -> Lowered:
+    return Lowered(_extremum(dim, -1), (x,))
 
 
 @lower_function(torch.max, "max")
 def _(x: Any, dim: Any = 0, keepdim: bool = False) -> Lowered:
     if isinstance(dim, fx.Node):
-        raise UnsupportedLayer("the maximum of two activations has no rules; torch.relu(x - y) + y computes it.")
-    return Lowered(Parts(lambda shape: [_maximum(dim)]), (x,))
+        return _of_two(x, dim, 1)
+    return Lowered(Parts(lambda shape: [_extremum(dim)]), (x,))
+
+
+@lower_function(torch.min, "min")
+def _(x: Any, dim: Any = 0, keepdim: bool = False) -> Lowered:
+    if isinstance(dim, fx.Node):
+        return _of_two(x, dim, -1)
+    return Lowered(Parts(lambda shape: [_extremum(dim, -1)]), (x,))
+
+
+@lower_function(torch.maximum, "maximum")
+def _(x: Any, other: Any) -> Lowered:
+    return _of_two(x, other, 1)
+
+
+@lower_function(torch.minimum, "minimum")
+def _(x: Any, other: Any) -> Lowered:
+    return _of_two(x, other, -1)
+
+
+def _of_two(x: fx.Node, other: fx.Node, sign: int) -> Lowered:
+    """Put two tensors side by side, as the columns of a matrix, and pool over its rows."""
+    shape = x.meta["shape"]
+    if is_constant(x) or is_constant(other) or other.meta["shape"] != shape:
+        word, end = ("maximum", "min") if sign > 0 else ("minimum", "max")
+        raise UnsupportedLayer(
+            f"the {word} of two tensors has rules where both are activations of one shape; of an activation and a "
+            f"number it is x.clamp({end}=number), and F.relu(x) is x.clamp(min=0)."
+        )
+    size, turn = math.prod(shape[1:]), (ops.Multiply(-1.0),) if sign < 0 else ()
+    pool = (ops.Permute((2, 1)), ops.Reshape((size, 1, 2)), ops.MaxPool2d((1, 2), (1, 2)))
+    chain = Chain(ops.Concatenate(1), after=(*turn, *pool, *turn, ops.Reshape(())))
+    return Lowered(AfterEach(ops.Reshape((1, size)), chain), (x, other))

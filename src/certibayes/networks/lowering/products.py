@@ -38,7 +38,7 @@ def _(left: Any, right: Any) -> Lowered:
         return Lowered(Chain(ops.Linear(), before=(flip,), after=(ops.Permute((2, 1)),)), (right,), {"weight": left})
     raise UnsupportedLayer(
         "a matrix product has rules where one factor is a parameter or buffer with two dimensions, as in x @ self.W or "
-        "x @ self.W.T; a product of two activations, as in attention, has none."
+        "x @ self.W.T, and with a vector (x * self.w).sum(-1); a product of two activations, as in attention, has none."
     )
 
 

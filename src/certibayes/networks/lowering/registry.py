@@ -44,13 +44,21 @@ class Beside:
 
 
 @dataclass(frozen=True)
+class AfterEach:
+    """Several tensors, each of which ``first`` is applied to, and what is done with all that comes of it."""
+
+    first: ops.Operation
+    meaning: ops.Operation | Chain
+
+
+@dataclass(frozen=True)
 class Parts:
     """What makes several tensors of one: ``operations(shape)`` gives one for each, as ``x.chunk(2, 1)[i]`` picks it."""
 
     operations: Callable[[tuple[int, ...]], Sequence[Meaning]]
 
 
-Meaning: TypeAlias = "ops.Operation | Chain | ByShape | Beside | None"
+Meaning: TypeAlias = "ops.Operation | Chain | ByShape | Beside | AfterEach | None"
 """What a layer does; None passes its input through."""
 
 

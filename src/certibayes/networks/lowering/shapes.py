@@ -14,6 +14,7 @@ from certibayes.errors import UnsupportedLayer
 from certibayes.networks import operations as ops
 from certibayes.networks.lowering.orders import fixed_indices, picked
 from certibayes.networks.lowering.registry import (
+    AfterEach,
     ByShape,
     Chain,
     Lowered,
@@ -32,14 +33,14 @@ def _(x: Any, memory_format: Any = None) -> Lowered:
     return Lowered(None, (x,))
 
 
-@lower_function("to", "float", "double", "type_as", "cpu", "cuda")
+@lower_function("to", "float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda", "requires_grad_")
 def _(x: Any, *arguments: Any, **named: Any) -> Lowered:
     return Lowered(None, (x,))  # of the precision that it has: every other is refused where values are recorded
 
 
 @lower_function(
     torch.flatten, torch.reshape, torch.squeeze, torch.unsqueeze,
-    "flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten",
+    "flatten", "view", "reshape", "squeeze", "unsqueeze", "unflatten", "view_as", "reshape_as",
 )  # fmt: skip
 def _(x: Any, *shape: Any, **named: Any) -> Lowered:
     return Lowered(None, (x,), reshapes=True)
@@ -62,7 +63,7 @@ def _permute(x: Any, order: Any) -> Lowered:
         first, *rest = order([*range(len(shape) + 1)])
         if first != 0:
             raise UnsupportedLayer("a permutation moves the dimension of the batch, which must stay the first.")
-        return ops.Permute(tuple(rest))
+        return ops.Permute(tuple(rest)) if len(rest) > 1 else None
 
     return Lowered(ByShape(meaning), (x,))
 
@@ -83,17 +84,23 @@ def _transpose(x: Any, dim0: int, dim1: int) -> Lowered:
 
 
 @lower_function(torch.movedim, torch.moveaxis, "movedim", "moveaxis")
-def _(x: Any, source: int, destination: int) -> Lowered:
+def _(x: Any, source: Any, destination: Any) -> Lowered:
     def order(dims: list[int]) -> list[int]:
-        moved = dims.pop(source)
-        dims.insert(destination if destination >= 0 else len(dims) + 1 + destination, moved)
-        return dims
+        sources, places = ([d % len(dims) for d in _all(given)] for given in (source, destination))
+        left = iter(dim for dim in dims if dim not in sources)
+        return [sources[places.index(place)] if place in places else next(left) for place in dims]
 
     return _permute(x, order)
 
 
+def _all(dims: Any) -> tuple[int, ...]:
+    return tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
+
+
 @lower_function(getattr)
 def _(x: Any, name: str) -> Lowered:
+    if name in ("data", "real"):
+        return Lowered(None, (x,))
     if name != "mT":
         raise UnsupportedLayer(f"x.{name} of an activation moves the dimension of the batch. Use x.mT or permute.")
     return _transpose(x, -2, -1)
@@ -213,14 +220,21 @@ def _(tensors: Any, dim: int = 0) -> Lowered:
     return Lowered(ByShape(lambda shape: ops.Concatenate(_beside(dim, shape))), inputs)
 
 
+@lower_function(torch.hstack)
+def _(tensors: Any) -> Lowered:
+    return Lowered(ops.Concatenate(1), tuple(tensors))
+
+
 @lower_function(torch.stack)
 def _(tensors: Any, dim: int = 0) -> Lowered:
     def meaning(shape: Shape) -> Meaning:
         place = _beside(dim, (*shape, 1))
+        if not shape:
+            return AfterEach(ops.Reshape((1,)), ops.Concatenate(1))
         if place > len(shape):
             # Along a new last dimension: side by side as rows, then as columns.
             order = (*range(2, len(shape) + 2), 1)
-            rows = ops.Reshape((len(tensors), *shape)) if len(shape) > 1 else ops.Reshape((len(tensors), shape[0]))
+            rows = ops.Reshape((len(tensors), *shape))
             return Chain(ops.Concatenate(1), after=(rows, ops.Permute(order)))
         return Chain(ops.Concatenate(place), after=(ops.Reshape(()),))
 
