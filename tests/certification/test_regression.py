@@ -15,7 +15,7 @@ from certibayes.certification.regression import _mean_bounds
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor, RegressionPredictor
 
-from ..strategies import ZOO, attacked_points, ball, fractions, in_turn, inputs, law, make, points_of, seeds
+from ..strategies import ZOO, Functional, attacked_points, ball, fractions, in_turn, inputs, law, make, points_of, seeds
 
 REGRESSION = {"task": "regression"}
 NETWORKS = ("relu", "tanh", "residual", "shift that cancels", "batch norm on images", "average pool, padded, ceil")
@@ -277,3 +277,15 @@ def test_means_of_outputs_that_are_known_exactly_hold_in_any_order(dtype, seed, 
         for program in (shuffled.mean(0), one_by_one):
             ran = program.to(dtype).double()
             assert bool((lower <= ran).all() and (ran <= upper).all())
+
+
+def test_points_in_float64_have_their_own_ball_also_where_no_layer_rounds():
+    """The network reads the nearest floats; how far a point is from its own shows where nothing is widened after it."""
+    net = Functional(lambda self, x: torch.cat([torch.relu(x), self.last(x)], 1), last=nn.Linear(1, 1))
+    predictor = cb.Point(net, input_shape=(1,), metadata={"task": "regression"}).predictor()
+    x = 1 + torch.rand(5000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    eps = 0.99 * x
+    result = certify_regression(predictor, x, eps=eps, domain=(x - 10, x))
+    for end in (x - eps, x):
+        ran = predictor(end.float()).double()
+        assert bool((result.lower <= ran).all() and (ran <= result.upper).all())
