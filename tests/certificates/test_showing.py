@@ -161,6 +161,8 @@ def _claims(name):
         "a mark": changed("certified", not marked),
         "failure beside its mark": changed("failure", 1.0 if marked else 0.0),
         "less than no failure": changed("failure", -1.0),
+        # Enough for one point, and too much for all of them jointly.
+        "a mark that is one point's": {**changed("failure", 0.005), "certified": [True, *record["certified"][1:]]},
     }
 
 
