@@ -141,3 +141,14 @@ def test_what_is_handed_on_is_what_would_be_found_anew(kind, monkeypatch):
         Budgeted((SplitInputs(),))(problem, state, Clock(2.0))
     # Some points, and not always the first.
     assert len(set(sizes)) > 1
+
+
+def test_points_that_go_one_by_one_for_want_of_memory_have_their_own_boxes():
+    predictor = predictor_of(convolutional(3.0, 0), convolutional(3.0, 1))
+    problem = problem_of(predictor, points(3), EPS).sharing(2**24)
+    settings = predictor, problem.box, "outward", "crown", "crown", 1
+    alone = network_bounds.logit_bounds(*settings)
+    # What the first call keeps is handed to the second.
+    for _ in range(2):
+        for one, other in zip(network_bounds.logit_bounds(*settings, share=problem.share), alone, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
