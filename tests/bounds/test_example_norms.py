@@ -211,6 +211,40 @@ def test_linear_bounds_lie_between_parallel_lines(seed, width):
         assert bool((bound <= value + 1e-9).all())
 
 
+@pytest.mark.parametrize("radius", [0.0, 1e-6, 0.3])
+@pytest.mark.parametrize("size", [2, 17, 300])
+@pytest.mark.parametrize("bias", [0.0, 1.0])
+def test_a_program_may_err_as_much_as_sums_in_any_order_do(bias, size, radius):
+    """Mean, root, quotient, product and sum each take their unit, and biases may cancel what the weights make."""
+    unit, rounding = 2.0**-24, outward(torch.float32)
+    generator = torch.Generator().manual_seed(size)
+    center = 3 + torch.randn(20, size, generator=generator)
+    norm = ops.RootMeanSquareNorm(1, 1e-5)
+    scale = torch.randn(size, generator=generator)
+    weights = {"weight": scale, "bias": -bias * norm.evaluate({}, center).mean(0) * scale}
+    around = outward_box(center, radius)
+    output = norm_interval(norm, weights, (around,), rounding)
+    lower, upper = output.ends()
+    bounds = {}
+    for sign in (1.0, -1.0):
+        # One coefficient each, on every output.
+        step = Step(sign * torch.eye(size).expand(20, size, size), (around,), output, rounding)
+        back = norm_backward(norm, weights, step)
+        offset = Offset(step.coefficients, rounding)
+        offset.add_layer(step, back)
+        bounds[sign] = back.coefficients[0].double(), offset.value
+    exact = {role: weight.double() for role, weight in weights.items()}
+    for place in (-1.0, 0.0, 0.6, 1.0):
+        x = torch.clamp(center + place * radius, center - radius, center + radius).double()
+        scaled = norm.evaluate({}, x) * exact["weight"]
+        value = scaled + exact["bias"]
+        # The sum of n squares and its division, halved by the root; root, quotient and product; and the bias.
+        error = unit * ((0.5 * (size + 1) + 3) * scaled.abs() + scaled.abs() + exact["bias"].abs())
+        assert bool((lower <= value - error).all() and (value + error <= upper).all())
+        for sign, (slopes, shift) in bounds.items():
+            assert bool((torch.einsum("bsn,bn->bs", slopes, x) + shift <= sign * value - error).all())
+
+
 def test_linear_bounds_gain_from_what_layers_share():
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3)).eval()

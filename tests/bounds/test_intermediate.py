@@ -10,7 +10,14 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.bounds import IDEAL, LinearBounder, ideal_box, layer_boxes, linear_bounds, outward, outward_box
-from certibayes.bounds.intermediate import KINKED, NONLINEAR, crown_boxes, first_layers, narrowed_layers
+from certibayes.bounds.intermediate import (
+    KINKED,
+    NONLINEAR,
+    box_between_ends,
+    crown_boxes,
+    first_layers,
+    narrowed_layers,
+)
 from certibayes.bounds.registry import registered
 from certibayes.networks import direct_sums, trace
 from certibayes.networks.operations import Add
@@ -20,6 +27,7 @@ from ..strategies import (
     Functional,
     attacked_points,
     ball,
+    fractions,
     graph_and_params,
     inputs,
     law,
@@ -217,3 +225,17 @@ def test_optimized_slopes_make_them_tighter_and_start_from_what_is_known():
     widths = [float((upper - lower).mean()) for lower, upper in widths]
     assert widths[1] < 0.97 * widths[0]
     assert abs(widths[2] - widths[1]) < 0.02 * widths[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@law(20)
+@given(seed=seeds, width=st.sampled_from([0.0, 1e-9, 1e-3, 1.0, 1e6]), scale=st.sampled_from([1e-42, 1.0, 1e20]))
+def test_a_box_between_two_ends_holds_both_exactly(dtype, seed, width, scale):
+    """Ends are float64 numbers, whose center and radius the network's precision seldom has."""
+    rng = torch.Generator().manual_seed(seed)
+    low = scale * torch.randn(200, generator=rng, dtype=torch.float64)
+    high = low + width * scale * torch.rand(200, generator=rng, dtype=torch.float64)
+    box = box_between_ends(low[None], high[None], dtype, outward(dtype))
+    assert box.center.dtype == box.radius.dtype == dtype
+    rows = zip(*(fractions(part) for part in (low, high, box.center[0], box.radius[0])), strict=True)
+    assert all(c - r <= one and other <= c + r for one, other, c, r in rows)

@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from certibayes.bounds import Box, rules_for
-from certibayes.bounds._backward import Step
+from certibayes.bounds import Box, layer_boxes, outward_box, rules_for
+from certibayes.bounds._backward import Backward, Step
 from certibayes.bounds._offset import Offset, coefficient_error, error_through
-from certibayes.bounds.linear import concretize
+from certibayes.bounds.linear import LinearBounder, _BackwardPass, concretize
+from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rules.activation import LinearRelaxation, kinked, relax
 from certibayes.bounds.sums import COEFFICIENT_UNITS, LONG, PIECE
 from certibayes.networks import trace
-from certibayes.networks.operations import LeakyReLU
+from certibayes.networks.operations import LeakyReLU, ReLU
 
 from ..strategies import fractions, law, traced
 from .rounding_cases import F32, LENGTHS, UNIT, random_numbers, sum_of_products
@@ -188,3 +189,21 @@ def test_a_linear_layer_covers_the_worst_program_and_its_own_products(terms, use
         error = gamma * (sum_of_products([abs(w) for w in row], [abs(v) for v in x]) + abs(b))
         worst += a * (sum_of_products(row, x) + b) - abs(a) * error
     assert sum_of_products(fractions(back.coefficients[0])[0][0], x) + fractions(offset.value)[0][0] <= worst
+
+
+def test_what_a_multiplier_cancels_may_still_be_off():
+    """Of coefficients that cancel nothing is left that later layers would cover, but for what they were off by."""
+    graph, params = traced("relu", 0)
+    node = next(node for node in graph.nodes if isinstance(node.operation, ReLU))
+    x = torch.randn(3, *graph.input_shape, generator=torch.Generator().manual_seed(0))
+    boxes = layer_boxes(graph, params, outward_box(x, 0.1), F32)
+    z = boxes[node.inputs[0]]
+    coefficients = torch.randn(3, 2, *node.shape, generator=torch.Generator().manual_seed(1))
+    fixed = Relaxation(multipliers={node.name: coefficients.abs()}, signs={node.name: coefficients.sign()})
+    backward = _BackwardPass(LinearBounder(graph, params, boxes, F32), torch.zeros(3, 2, graph.classes), fixed)
+    back = Backward((coefficients,), torch.zeros(3, 2))
+    (left,) = backward._subtract_multipliers(node, back).coefficients
+    assert not left.any()
+    off = COEFFICIENT_UNITS * UNIT * coefficients.double().abs()
+    worst = (off * (z.center.double().abs() + z.radius)[:, None]).flatten(2).sum(-1)
+    assert bool((backward.offset.total(torch.zeros(3, 2)) <= -worst).all())

@@ -1,6 +1,7 @@
 """Every kind of result has a table, a figure, and a file that is read back."""
 
 import json
+from dataclasses import replace
 
 import matplotlib.figure
 import pytest
@@ -9,6 +10,8 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.errors import CorruptFile, InvalidInput, MissingPackage
+from certibayes.statistical.concentration import INEQUALITIES, Sums
+from certibayes.statistical.files import read_robust_probability
 
 
 def _results():
@@ -137,3 +140,81 @@ def test_statistical_files_that_were_changed_are_refused(name, tmp_path):
         with pytest.raises(CorruptFile):
             cb.load_certificate(path)
             pytest.fail(what)
+
+
+def _claims(name):
+    """What a record could be made to say beyond what it proves, with everything else in it as it was."""
+    record = RESULTS[name].to_json()
+
+    def changed(key, value, at=0):
+        return {**record, key: [value, *record[key][1:]] if at == 0 else value}
+
+    if name == "robust probability":
+        total = record["trial"]["provenance"]["samples"]
+        return {
+            "likelier": changed("lower", min(record["upper"][0], record["lower"][0] + 1e-4)),
+            "less may be certified": changed("upper", record["lower"][0]),
+            "more than 1": changed("upper", 1.5),
+            "more certified": changed("certified", total if record["certified"][0] < total else 0),
+        }
+    rows = {
+        "lower above upper": changed("lower", [1.005, *record["lower"][0][1:]]),
+        "more than 1": changed("upper", [1.5, *record["upper"][0][1:]]),
+        "less than 0": changed("lower", [-0.5, *record["lower"][0][1:]]),
+        "no such class": changed("labels", 7),
+        "a class less": changed("upper", [row[1:] for row in record["upper"]], at=None),
+    }
+    if name == "predictive bounds":
+        label = record["labels"][0]
+        larger = [1.5 if c != label else m for c, m in enumerate(record["margins"][0])]
+        own = [0.5 if c == label else m for c, m in enumerate(record["margins"][0])]
+        return {**rows, "margins above 1": changed("margins", larger), "its own rival": changed("margins", own)}
+    marked = record["certified"][0]
+    return {
+        **rows,
+        "a mark": changed("certified", not marked),
+        "failure beside its mark": changed("failure", 1.0 if marked else 0.0),
+        "less than no failure": changed("failure", -1.0),
+        # Enough for one point, and too much for all of them jointly.
+        "a mark that is one point's": {**changed("failure", 0.005), "certified": [True, *record["certified"][1:]]},
+    }
+
+
+@pytest.mark.parametrize("name", STATISTICAL)
+def test_statistical_files_that_claim_more_than_follows_are_refused(name, tmp_path):
+    path = tmp_path / "result.json"
+    for what, changed in _claims(name).items():
+        path.write_text(json.dumps(changed))
+        with pytest.raises(CorruptFile):
+            cb.load_certificate(path)
+            pytest.fail(what)
+
+
+@pytest.mark.parametrize("inequality", ["clopper-pearson", "hoeffding", "bernstein"])
+@pytest.mark.parametrize("draws", [2, 20, 1000])
+def test_bounds_that_follow_from_any_count_are_read_back(draws, inequality):
+    given = RESULTS["robust probability"]
+    counts = torch.arange(9) * draws // 8
+    trial = replace(
+        given.trial, inequality=inequality, provenance=replace(given.trial.provenance, samples=draws), joint=False
+    )
+    sums = Sums(draws, counts.double(), counts.double())
+    lower, upper = INEQUALITIES[inequality](sums, trial.failure(2))
+    result = replace(given, certified=counts, lower=lower, upper=upper, trial=trial)
+    assert read_robust_probability(json.loads(json.dumps(result.to_json()))).to_json() == result.to_json()
+    # The bounds of a network more, or less, claim too much.
+    more, less = torch.cat([lower[1:], lower[-1:]]), torch.cat([upper[:1], upper[:-1]])
+    for name, own, beside in (("lower", lower, more), ("upper", upper, less)):
+        if torch.equal(own, beside):
+            continue  # of so few draws nothing follows
+        with pytest.raises(CorruptFile, match="how many networks"):
+            read_robust_probability(json.loads(json.dumps(replace(result, **{name: beside}).to_json())))
+
+
+def test_a_regression_without_targets_refers_to_its_prediction():
+    record = RESULTS["regression"].to_json()
+    moved = {**record, "reference": [[v + 0.01 for v in row] for row in record["reference"]]}
+    reference = torch.tensor(moved["reference"], dtype=torch.float64)
+    moved["deviation"] = replace(RESULTS["regression"], reference=reference).deviation.tolist()
+    with pytest.raises(CorruptFile, match="reference"):
+        cb.certificates.RegressionCertificate.from_json(json.loads(json.dumps(moved)))

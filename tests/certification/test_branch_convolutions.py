@@ -210,6 +210,8 @@ def test_what_is_given_up_keeps_the_bound_of_its_worst_leaf():
         given_up = torch.tensor([True, False, True, False])
         closed = trees.closed(given_up)
     assert torch.equal(closed.bounds, trees.bounds)
+    # What joint bounds of all networks are made of holds for the whole box, too.
+    assert torch.equal(closed.offsets, trees.offsets)
     assert torch.bincount(closed.leaves.problem)[given_up].tolist() == [1, 1]
     assert not closed.leaves.signs[given_up[closed.leaves.problem]].any()
     assert not closed.open(asked(closed))[given_up[closed.leaves.problem]].any()

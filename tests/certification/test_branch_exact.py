@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from certibayes.bounds import Box, layer_boxes, outward, outward_box
 from certibayes.bounds._backward import Step
+from certibayes.bounds.linear import LinearBounder
 from certibayes.certification._branch import Search
 from certibayes.networks import Graph, Node, trace
 from certibayes.networks.graph import INPUT
@@ -84,6 +85,33 @@ def test_a_leaf_that_time_did_not_reach_still_counts(monkeypatch):
             _assert_leaves_hold(trees, knots, [lambda z: z[0] - z[1]])
     assert len(trees.leaves.problem) > 3
     assert left > 3  # time was up while leaves were open
+
+
+@pytest.mark.parametrize("nonsense", [torch.nan, torch.inf, -torch.inf])
+def test_a_bound_that_is_no_number_says_nothing_about_its_leaf(nonsense, monkeypatch):
+    """As after an overflow of the backward pass: what was known of the leaf that was split is all that is known."""
+    honest = LinearBounder.lower_with_coefficients
+
+    def overflowing(self, specification, *relaxation):
+        lower, on, function = honest(self, specification, *relaxation)
+        lower, offset = lower.clone(), function.offset.clone()
+        lower[::2], offset[::2] = nonsense, nonsense
+        return lower, on, function._replace(offset=offset)
+
+    net = network(1, [1, 6, 6, 2], 0.0)
+    x = torch.randn(1, 1, generator=generator(1))
+    center = fractions(x)[0][0]
+    knots = knots_of(layers_of(net), center - 2, center + 2)
+    graph, params = graph_and_params(trace(net))
+    with torch.no_grad():
+        search, trees, _ = search_of(graph, params, outward_box(x, 2.0), torch.tensor([0]), outward(torch.float32))
+        monkeypatch.setattr(LinearBounder, "lower_with_coefficients", overflowing)
+        for _ in range(3):
+            known, offset = trees.bounds, trees.offsets
+            trees = search.advance(trees, asked(trees))
+            assert torch.equal(trees.bounds, known) and torch.equal(trees.offsets, offset)
+            _assert_leaves_hold(trees, knots, [lambda z: z[0] - z[1]])
+    assert len(trees.leaves.problem) > 1
 
 
 def _two_readers():

@@ -234,6 +234,20 @@ def test_logit_bounds_hold_every_network(name):
         assert bool((lower <= outputs).all() and (outputs <= upper).all())
 
 
+def test_counterexamples_of_points_in_float64_lie_in_the_ball_around_these():
+    """The predictor runs in float32 and reads every input as that; the ball is not around what it reads."""
+    predictor, eps = _predictor(), 0.2
+    x = torch.rand(40, *predictor.graph.input_shape, generator=generator(3), dtype=torch.float64)
+    result = cb.certify(predictor, x, eps=eps, domain=DOMAIN, method=cb.Best("crown", budget=2.0))
+    attacked = result.attacked
+    assert int(attacked.sum()) > 4
+    found = result.counterexamples[attacked]
+    assert found.dtype == torch.float64
+    assert bool((found >= x[attacked] - eps).all() and (found <= x[attacked] + eps).all())
+    assert bool((found >= 0).all() and (found <= 1).all())
+    assert bool((predictor.predict(found.float()) != result.labels[attacked]).all())
+
+
 def test_float64_predictors():
     predictor, x = _predictor(dtype=torch.float64), _points().double()
     result = cb.certify(predictor, x, eps=1e-3, domain=DOMAIN)

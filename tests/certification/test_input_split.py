@@ -3,6 +3,7 @@
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import certibayes as cb
@@ -46,6 +47,28 @@ def test_what_is_not_finished_in_time_is_not_proved():
     assert proved_in_parts(box, IDEAL, never, nothing_lost, lambda: next(ticks) > 5).tolist() == [True, False]
     assert not proved_in_parts(box, IDEAL, never, lambda whose: whose >= 0, lambda: False).any()
     assert not proved_in_parts(box, IDEAL, never, nothing_lost, lambda: True).any()
+
+
+@law(60)
+@given(seed=seeds, place=st.sampled_from([-1.0, 0.0, 0.5, 1.0, None]))
+def test_a_box_is_not_proved_while_one_place_of_it_is_open(seed, place):
+    """However small the parts become, one of them holds that place, at an end or a cut as well as anywhere else."""
+    g = torch.Generator().manual_seed(seed)
+    box = Box(torch.randn(4, 2, generator=g), torch.rand(4, 2, generator=g) + 0.1)
+    where = 2 * torch.rand(4, 2, generator=g) - 1 if place is None else torch.full((4, 2), place)
+    hidden = box.center.double() + where * box.radius.double()
+    open_of = torch.rand(4, generator=g) < 0.5
+
+    def is_open(parts, whose):
+        low, high = parts.ends()
+        holds = ((low <= hidden[whose]) & (hidden[whose] <= high)).all(1)
+        # The others are large at first, and then proved.
+        return (holds & open_of[whose]) | (parts.radius.amax(1) > 0.05)
+
+    ticks = iter(range(1000))
+    nothing_lost = lambda whose: torch.zeros_like(whose, dtype=torch.bool)  # noqa: E731
+    proved = proved_in_parts(box, outward(torch.float32), is_open, nothing_lost, lambda: next(ticks) > 30)
+    assert torch.equal(proved, ~open_of)
 
 
 def predictor(seed, networks=3):

@@ -11,9 +11,14 @@ from certibayes.attacks import PGD
 from certibayes.bounds import Box
 from certibayes.bounds.linear import LinearFunction
 from certibayes.certification._joint import Others, height, joint_values, offset_of
+from certibayes.certification.clock import Clock
+from certibayes.certification.stages import LogitBounds, MarginBounds
+from certibayes.certification.stages.joint import others_of
+from certibayes.certification.state import State
 from certibayes.errors import InvalidInput
 
-from ..strategies import few_of, fractions, law, seeds
+from ..strategies import ball, few_of, fractions, law, points_of, seeds
+from .cases import problem_of
 
 terms = st.sampled_from([0.0, 1e-6, 0.3, 1.0, 30.0, 1e6])
 
@@ -109,6 +114,31 @@ def test_what_cancels_between_networks_and_inputs_is_covered(seed, networks, siz
     others = Others(*(torch.full((networks, pairs), most, dtype=torch.float64) for most in (0.5, 0.1)))
     found = joint_values(LinearFunction(coefficients, offsets), exact - 2, others, box)
     assert bool((found <= height(exact, others).mean(0) + 1e-15).all())
+
+
+@pytest.mark.parametrize("bounds", ["ibp", "crown"])
+@pytest.mark.parametrize("eps", [0.0, 1e-6, 0.2])
+def test_what_the_other_classes_add_lies_between_its_bounds_on_the_whole_ball(bounds, eps):
+    """T in the denominator: too small a bound from above, or too large a one from below, would prove too much."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        nets = [nn.Sequential(nn.Linear(4, 12), nn.ReLU(), nn.Linear(12, 5)) for _ in range(3)]
+        for net in nets:
+            net[2].weight.data.mul_(4.0)
+    predictor = cb.Samples.from_modules(nets).predictor(3)
+    x = torch.rand(6, 4, generator=torch.Generator().manual_seed(1))
+    problem = problem_of(predictor, x, eps)
+    state = LogitBounds(bounds)(problem, State.start(problem), Clock())
+    state = MarginBounds("crown")(problem, state, Clock())
+    is_rival = problem.labels[:, None] != torch.arange(5)
+    point, rival = is_rival.nonzero().T
+    others = others_of(state, point, rival)
+    for z in points_of(*ball(x, eps), 60, 0):
+        logits = predictor.sample_outputs(z).double()
+        terms = torch.exp(logits - logits.gather(-1, problem.labels.expand(3, -1)[..., None]))
+        total = (terms * is_rival).sum(-1)[:, point] - terms[:, point, rival]
+        assert bool((others.lower <= total).all() and (total <= others.upper).all())
+    assert bool((others.lower < others.upper).all())
 
 
 def opposed():

@@ -4,10 +4,17 @@ from collections import Counter
 
 import pytest
 import torch
+from torch import nn
 
 import certibayes as cb
 from certibayes.bounds import intermediate
+from certibayes.certification import network_bounds
 from certibayes.certification._narrowed import Narrowed
+from certibayes.certification._stage import Budgeted
+from certibayes.certification.clock import Clock
+from certibayes.certification.stages import LogitBounds, MarginBounds, SplitInputs
+from certibayes.certification.state import State
+from certibayes.networks import INPUT
 from certibayes.regions import Box
 
 from .cases import problem_of
@@ -88,3 +95,60 @@ def test_nothing_is_kept_beyond_its_memory():
         graph, "crown", {name: Box(torch.zeros(2, *shape), torch.zeros(2, *shape)) for name, shape in shapes.items()}
     )
     assert share.known("crown") is None
+
+
+def _of_two_inputs(seed):
+    """Deep enough that intervals explode; with few inputs boxes are split, and the parts are boxes of their own."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        wide = [nn.Linear(2, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU()]
+        net = nn.Sequential(*wide, nn.Linear(12, 4))
+    with torch.no_grad():
+        for layer in (net[0], net[2], net[4]):
+            layer.weight.mul_(3.0)
+    return net
+
+
+@pytest.mark.parametrize("kind", ["images", "two inputs"])
+def test_what_is_handed_on_is_what_would_be_found_anew(kind, monkeypatch):
+    """Boxes of another network, point or part of a box would prove what is not true."""
+    if kind == "images":
+        predictor, x, eps = predictor_of(convolutional(3.0, 0), convolutional(3.0, 1)), points(4), EPS
+    else:
+        predictor = predictor_of(*(_of_two_inputs(seed) for seed in range(3)))
+        x, eps = torch.rand(7, 2, generator=torch.Generator().manual_seed(2)), 0.2
+    found, sizes = network_bounds._narrowed, []
+
+    def compared(graph, params, boxes, mode, intermediates, share):
+        handed = found(graph, params, boxes, mode, intermediates, share)
+        anew = found(graph, params, boxes, mode, "crown", None)
+        if intermediates == "alpha-crown":
+            anew = intermediate.crown_boxes(graph, params, boxes, mode, known=anew, steps=intermediate.STEPS)
+        for name in intermediate.narrowed_layers(graph):
+            for one, other in zip(handed[name].ends(), anew[name].ends(), strict=True):
+                # An ascent magnifies last bits, which depend on what else is in a batch.
+                torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
+        sizes.append(len(handed[INPUT].center))
+        return handed
+
+    monkeypatch.setattr(network_bounds, "_narrowed", compared)
+    if kind == "images":
+        cb.certify(predictor, x, eps=eps, method=cb.Best("alpha-crown", "crown", budget=0.5))
+    else:
+        problem = problem_of(predictor, x, eps, intermediates="crown").sharing(2**24)
+        state = LogitBounds("ibp")(problem, State.start(problem), Clock())
+        state = MarginBounds("crown", "open")(problem, state, Clock())
+        Budgeted((SplitInputs(),))(problem, state, Clock(2.0))
+    # Some points, and not always the first.
+    assert len(set(sizes)) > 1
+
+
+def test_points_that_go_one_by_one_for_want_of_memory_have_their_own_boxes():
+    predictor = predictor_of(convolutional(3.0, 0), convolutional(3.0, 1))
+    problem = problem_of(predictor, points(3), EPS).sharing(2**24)
+    settings = predictor, problem.box, "outward", "crown", "crown", 1
+    alone = network_bounds.logit_bounds(*settings)
+    # What the first call keeps is handed to the second.
+    for _ in range(2):
+        for one, other in zip(network_bounds.logit_bounds(*settings, share=problem.share), alone, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)

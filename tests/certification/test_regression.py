@@ -1,6 +1,7 @@
 """Regression certificates: no input of the ball moves a prediction out of its bounds."""
 
 import json
+from fractions import Fraction
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor, nn
 
 import certibayes as cb
 from certibayes.certification import BOUNDS, certify_regression
+from certibayes.certification.regression import _mean_bounds
 from certibayes.errors import InvalidInput
 from certibayes.prediction import Predictor, RegressionPredictor
 
-from ..strategies import ZOO, attacked_points, ball, in_turn, inputs, law, make, points_of, seeds
+from ..strategies import ZOO, Functional, attacked_points, ball, fractions, in_turn, inputs, law, make, points_of, seeds
 
 REGRESSION = {"task": "regression"}
 NETWORKS = ("relu", "tanh", "residual", "shift that cancels", "batch norm on images", "average pool, padded, ceil")
@@ -252,3 +254,38 @@ def test_the_range_of_generated_inputs_is_not_degenerate():
     predictor, x = _predictor(), inputs("relu", 8, 0)
     moved = torch.stack([predictor(p) for p in points_of(*ball(x, 0.5), 12, 0)]).detach()
     assert float((moved.amax(0) - moved.amin(0)).mean()) > 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@law(20)
+@given(seed=seeds, networks=st.integers(1, 40), octaves=st.sampled_from([0, 8, 60]))
+def test_means_of_outputs_that_are_known_exactly_hold_in_any_order(dtype, seed, networks, octaves):
+    """Outputs of all magnitudes cancel, the program rounds their mean, and no width of bounds hides what is lost."""
+    rng = torch.Generator().manual_seed(seed)
+    outputs = torch.randn(networks, 6, 1, generator=rng, dtype=torch.float64)
+    outputs = (outputs * 2.0 ** torch.randint(0, octaves + 1, outputs.shape, generator=rng)).to(dtype).double()
+    # Half of them are those of the others with the other sign, and nearly cancel.
+    outputs[: networks // 2] = -outputs[networks - networks // 2 :] * (1 + 2.0**-20)
+    outputs = outputs.to(dtype).double()
+    exact = [sum(column, Fraction(0)) / networks for column in zip(*fractions(outputs.squeeze(-1)), strict=True)]
+    lower, upper = (fractions(end.squeeze(-1)) for end in _mean_bounds(outputs, outputs, None))
+    assert all(low <= mean <= high for low, mean, high in zip(lower, exact, upper, strict=True))
+    lower, upper = _mean_bounds(outputs, outputs, dtype)
+    for _ in range(10):
+        shuffled = outputs[torch.randperm(networks, generator=rng)]
+        one_by_one = sum(shuffled, torch.zeros_like(shuffled[0])) / networks
+        for program in (shuffled.mean(0), one_by_one):
+            ran = program.to(dtype).double()
+            assert bool((lower <= ran).all() and (ran <= upper).all())
+
+
+def test_points_in_float64_have_their_own_ball_also_where_no_layer_rounds():
+    """The network reads the nearest floats; how far a point is from its own shows where nothing is widened after it."""
+    net = Functional(lambda self, x: torch.cat([torch.relu(x), self.last(x)], 1), last=nn.Linear(1, 1))
+    predictor = cb.Point(net, input_shape=(1,), metadata={"task": "regression"}).predictor()
+    x = 1 + torch.rand(5000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    eps = 0.99 * x
+    result = certify_regression(predictor, x, eps=eps, domain=(x - 10, x))
+    for end in (x - eps, x):
+        ran = predictor(end.float()).double()
+        assert bool((result.lower <= ran).all() and (ran <= result.upper).all())

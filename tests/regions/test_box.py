@@ -139,6 +139,25 @@ def test_points_in_float64_keep_their_own_ball(thirds, fraction):
         assert low <= Fraction(float(corner)) <= high
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("fraction", [1e-7, 0.5, 0.99])
+def test_points_in_float64_at_an_end_of_their_domain_keep_the_rest_of_their_ball(fraction, sign):
+    """The box is half as wide then, and its radius has half the units that could hide how a point was rounded."""
+    x = sign * (1 + torch.rand(5000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64))
+    eps = fraction * x.abs()
+    domain = (x, x + 10) if sign < 0 else (x - 10, x)
+    low, high = _ends_of_points(outward_box(x, eps, domain, dtype=torch.float32))
+    ends = (x - sign * eps).float(), x.float()
+    assert all(
+        lo <= end <= hi for reached in ends for end, lo, hi in zip(fractions(reached[:, 0]), low, high, strict=True)
+    )
+
+
+def _ends_of_points(box: Box) -> tuple[list, list]:
+    """The same of many points with one coordinate each."""
+    return _ends(Box(box.center.T, box.radius.T))
+
+
 def test_subnormal_points_and_radii():
     tiny = 2.0**-149
     x = torch.tensor([[0.0, tiny, -tiny, 3 * tiny, 2.0**-126]])

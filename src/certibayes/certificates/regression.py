@@ -176,6 +176,9 @@ class RegressionCertificate(Proved):
         derived = {"deviation": result._rows(result.deviation), "certified": reading.plain(result.certified)}
         if any(record[name] != value for name, value in derived.items()):
             raise CorruptFile("this certificate contradicts itself: deviations or marks do not follow from its bounds.")
+        known = [index for index in range(points) if index not in reasons]
+        if not result.targets_given and not torch.equal(result.reference[known], result.predicted[known]):
+            raise CorruptFile("this certificate contradicts itself: it has no targets, yet a reference of its own.")
         if bool((result.lower > result.upper).any() or (result.network_lower > result.network_upper).any()):
             raise CorruptFile("this certificate contradicts itself: lower bounds exceed upper bounds.")
         require_same_words(record, result)

@@ -106,6 +106,17 @@ def _smallest_proportion(
     return np.asarray(np.where(successes > 0, quantile * (1 - 1e-9), 0.0))
 
 
+def binomial_tail(successes: int, draws: int, probability: float) -> float:
+    """Return P[k or more of n draws succeed], each with a probability p in (0, 1]; its last digits are off."""
+    if successes <= 0 or probability >= 1.0:
+        return 1.0
+    success, failure, ways = math.log(probability), math.log1p(-probability), math.lgamma(draws + 1)
+    return math.fsum(
+        math.exp(ways - math.lgamma(k + 1) - math.lgamma(draws - k + 1) + k * success + (draws - k) * failure)
+        for k in range(successes, draws + 1)
+    )
+
+
 def _around(sums: Sums, radius: Tensor) -> tuple[Tensor, Tensor]:
     radius = radius + summation_slack(sums.draws)
     return (sums.mean - radius).clamp(min=0.0), (sums.mean + radius).clamp(max=1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from certibayes.certificates import reading
@@ -13,7 +14,7 @@ from certibayes.certificates.provenance import Provenance
 from certibayes.certificates.result import require_same_words
 from certibayes.errors import CorruptFile
 from certibayes.regions import NORMS
-from certibayes.statistical.concentration import INEQUALITIES
+from certibayes.statistical.concentration import INEQUALITIES, Sums, binomial_tail, failure_per_statement
 from certibayes.statistical.results import FreshPredictorBounds, PredictiveBounds, RobustProbability
 from certibayes.statistical.trial import Trial
 
@@ -38,6 +39,8 @@ def read_robust_probability(record: dict[str, Any]) -> RobustProbability:
     _require_alike(trial, result.labels, result.certified, result.lower, result.upper)
     if bool((result.certified < 0).any() or (result.certified > trial.samples).any()):
         raise CorruptFile(f"{WHAT} contradicts itself: more networks are certified than were drawn.")
+    if not _follow_from_counts(result):
+        raise CorruptFile(f"{WHAT} contradicts itself: its bounds do not follow from how many networks are certified.")
     require_same_words(record, result)
     return result
 
@@ -53,6 +56,11 @@ def read_predictive_bounds(record: dict[str, Any]) -> PredictiveBounds:
         trial=trial,
     )
     _require_alike(trial, result.labels, result.lower, result.upper, result.margins)
+    _require_probabilities(result.labels, result.lower, result.upper)
+    is_label = result.labels[:, None] == torch.arange(result.lower.shape[1])
+    right = torch.where(is_label, result.margins == 1.0, result.margins.abs() <= 1.0)
+    if result.margins.shape != result.lower.shape or not bool(right.all()):
+        raise CorruptFile(f"{WHAT} contradicts itself: margins are not what differences of probabilities can be.")
     if record["certified"] != result.certified.tolist():
         raise CorruptFile(f"{WHAT} contradicts itself: marks do not follow from its margins.")
     require_same_words(record, result)
@@ -73,6 +81,10 @@ def read_fresh_predictor_bounds(record: dict[str, Any]) -> FreshPredictorBounds:
         trial=trial,
     )
     _require_alike(trial, result.labels, result.lower, result.upper, result.failure, result.certified)
+    _require_probabilities(result.labels, result.lower, result.upper)
+    allowed = failure_per_statement(result.confidence, 1, trial.points if trial.joint else 1)
+    if bool((result.failure < 0).any()) or not torch.equal(result.certified, result.failure <= allowed):
+        raise CorruptFile(f"{WHAT} contradicts itself: marks do not follow from its probabilities of failure.")
     require_same_words(record, result)
     return result
 
@@ -107,6 +119,31 @@ def _fraction(value: Any) -> float:
 def _require_alike(trial: Trial, *parts: Tensor) -> None:
     if any(len(part) != trial.points for part in parts):
         raise CorruptFile(f"{WHAT} has parts that are not all about the same {trial.points} points.")
+
+
+def _require_probabilities(labels: Tensor, lower: Tensor, upper: Tensor) -> None:
+    """Raise unless bounds (B, C) are those of probabilities and labels are some of their classes."""
+    if lower.shape != upper.shape or bool(((labels < 0) | (labels >= lower.shape[-1])).any()):
+        raise CorruptFile(f"{WHAT} has parts that are not all about the same classes.")
+    if bool(((lower < 0) | (lower > upper) | (upper > 1.01)).any()):
+        raise CorruptFile(f"{WHAT} contradicts itself: its bounds are not what bounds of probabilities can be.")
+
+
+def _follow_from_counts(result: RobustProbability) -> bool:
+    """Tell whether no bound says more than its inequality says of so many certified networks."""
+    trial, draws, lower, upper = result.trial, result.trial.samples, result.lower, result.upper
+    failure, certified = trial.failure(2), result.certified.double()
+    if not bool(((lower >= 0) & (lower <= upper) & (upper <= 1)).all()):
+        return False
+    if trial.inequality == "clopper-pearson":
+        # By its definition: the quantiles that bounds are made of need a package that a reader may not have.
+        sides = (certified, lower), (draws - certified, 1 - upper)
+        pairs = {pair for side in sides for pair in zip(*(part.tolist() for part in side), strict=True)}
+        return all(p == 0 or binomial_tail(int(k), draws, p) <= failure * (1 + 1e-6) for k, p in pairs)
+    if draws < 2 and trial.inequality == "bernstein":
+        return False  # one draw has no variance
+    lowest, highest = INEQUALITIES[trial.inequality](Sums(draws, certified, certified), failure)
+    return bool(((lower <= lowest + 1e-12) & (upper >= highest - 1e-12)).all())
 
 
 READERS: dict[str, Callable[[dict[str, Any]], Any]] = {

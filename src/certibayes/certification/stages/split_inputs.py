@@ -45,7 +45,7 @@ class SplitInputs:
             found = State.start(part)
             for stage in (LogitBounds("ibp"), MarginBounds("crown", "open", with_logits=True)):
                 found = stage(part, found, clock)
-            return found.open.any(-1) | found.unbounded
+            return ~found.proved
 
         def is_lost(whose: Tensor) -> Tensor:
             return state.broken[chosen[whose]]
