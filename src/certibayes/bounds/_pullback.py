@@ -4,7 +4,7 @@ A *pullback* takes derivatives of a scalar with respect to a layer's output to t
 weights: a vector-Jacobian product. Derivatives with respect to a box have the form of a box.
 
 In training, points go through the network together with boxes, since affine layers do the same to both: centers hold
-the points first, (P + B, ...), and radii are those of the B boxes. P is B, or 0 without points; B may be 0. See
+the points first, (P + B, ...), and radii are those of the B boxes. Either number may be 0. See
 ``bounds.training``.
 """
 

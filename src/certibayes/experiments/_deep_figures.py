@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from certibayes.experiments.figures import CERTIFIED, FAINT, INK, PALETTE, new_figure, patch, save
+from certibayes.experiments.figures import CERTIFIED, INK, PALETTE, new_figure, patch, save
 
 
 def draw_rows(rows: Sequence[tuple[str, str, Mapping[str, Any]]], path: Path) -> None:
@@ -61,9 +61,6 @@ def draw_paths(histories: Mapping[str, Sequence[Mapping[str, float]]], path: Pat
         axes.grid(alpha=0.25)
         if scale == 100.0:
             axes.set_ylim(-2, 102)
-    panels[0].annotate(
-        "lower is not better here", (0.97, 0.95), xycoords="axes fraction", ha="right", color=FAINT, fontsize=8
-    )
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     save(figure, path)
