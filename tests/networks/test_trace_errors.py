@@ -53,6 +53,42 @@ def _branches(self, x):
 
 
 REFUSED = {
+    "instance norm as a function": (
+        lambda: Functional(lambda self, x: self.last(functional.instance_norm(x).flatten(1)), last=nn.Linear(192, 3)),
+        IMAGE,
+        "use nn.InstanceNorm2d",
+    ),
+    "indices of a maximum of sequences": (
+        lambda: Functional(lambda self, x: self.pool(x.flatten(2))[0], pool=nn.MaxPool1d(2, return_indices=True)),
+        IMAGE,
+        "return_indices=True",
+    ),
+    "indices of an adaptive maximum": (
+        lambda: Functional(lambda self, x: self.pool(x)[0], pool=nn.AdaptiveMaxPool2d(2, return_indices=True)),
+        IMAGE,
+        "return_indices=True",
+    ),
+    "vectors pooled as sequences": (lambda: nn.Sequential(nn.MaxPool1d(2), nn.Linear(3, 3)), VECTOR, "reads shape"),
+    "an index that depends on the batch": (
+        lambda: _net(lambda self, x: self.layer(x[:, : x.size(0) + 4])),
+        VECTOR,
+        "depends on the input or on the batch size",
+    ),
+    "inputs of the batch turned round": (
+        lambda: _net(lambda self, x: self.layer(x.roll(1, 0))),
+        VECTOR,
+        "along the batch; choose another dimension",
+    ),
+    "a slope that depends on the batch": (
+        lambda: _net(lambda self, x: functional.leaky_relu(self.layer(x), x.size(0) / 10)),
+        VECTOR,
+        "numbers in them constants",
+    ),
+    "a factor that depends on the batch": (
+        lambda: _net(lambda self, x: self.layer(x) * x.size(0)),
+        VECTOR,
+        "depends on the size of the batch",
+    ),
     "Mish": (lambda: nn.Sequential(nn.Linear(6, 3), nn.Mish()), VECTOR, "Mish"),
     "mish": (lambda: _net(lambda self, x: functional.mish(self.layer(x))), VECTOR, "mish"),
     "negative alpha": (lambda: nn.Sequential(nn.Linear(6, 3), nn.ELU(-1.0)), VECTOR, "positive alpha"),
