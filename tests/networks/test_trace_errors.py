@@ -74,6 +74,16 @@ REFUSED = {
         VECTOR,
         "depends on the input or on the batch size",
     ),
+    "indices that are made of parameters": (
+        lambda: _net(lambda self, x: self.layer(x.index_select(1, self.layer.weight.argmax(1)).repeat(1, 2))),
+        VECTOR,
+        "a buffer of integers",
+    ),
+    "an index that is made of parameters": (
+        lambda: _net(lambda self, x: self.layer(x[:, self.layer.weight.argmax(1)].repeat(1, 2))),
+        VECTOR,
+        "for one list of fixed integers|only constants can be used",
+    ),
     "inputs of the batch turned round": (
         lambda: _net(lambda self, x: self.layer(x.roll(1, 0))),
         VECTOR,

@@ -206,6 +206,18 @@ class TestRefused:
         with pytest.raises(UnsupportedLayer, match=r"Dropout1d acts on vectors.*Use nn\.Dropout"):
             cb.Samples.from_dropout(nn.Sequential(nn.Linear(5, 3), nn.Dropout1d()))
 
+    def test_a_probability_that_is_computed(self):
+        class Computed(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(5, 3)
+
+            def forward(self, x):
+                return nn.functional.dropout(self.layer(x), x.size(1) / 10)
+
+        with pytest.raises(UnsupportedLayer, match="only a plain number"):
+            cb.Samples.from_dropout(Computed())
+
     def test_dropout_in_place_that_changes_what_is_read_later(self):
         class Changed(nn.Module):
             def __init__(self):

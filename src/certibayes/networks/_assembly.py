@@ -116,11 +116,16 @@ class _Assembly:
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.constant = made_of_weights(traced)
+        parameters, learned = dict(original.named_parameters(remove_duplicate=False)), set[fx.Node]()
         for call, value in self.values.items():
+            is_parameter = call.op == "get_attr" and str(call.target) in parameters
+            if is_parameter or not learned.isdisjoint(call.all_input_nodes):
+                learned.add(call)
             call.meta["shape"] = tuple(value.shape) if isinstance(value, Tensor) else None
             call.meta["constant"] = call in self.constant
             if call in self.constant and isinstance(value, Tensor) and not value.is_floating_point():
-                call.meta["value"] = value  # indices
+                # Indices; those that are made of parameters would change with them.
+                call.meta["value"] = None if call in learned else value
 
     def add(self, call: fx.Node) -> None:
         """Add the nodes of one call, if it is a layer."""
