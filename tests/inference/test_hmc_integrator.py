@@ -8,7 +8,7 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.inference import Target
-from certibayes.inference._leapfrog import Position, trajectory
+from certibayes.inference._leapfrog import Position, move, trajectory
 from certibayes.likelihoods import Batch
 from certibayes.networks import trace
 
@@ -84,7 +84,7 @@ def integrated(activation, tau, steps, chains=12, length=0.4):
         return torch.vmap(lambda one: target.potential_and_gradient(one, batch, noise, SIZE))(params)
 
     size = torch.tensor(length / steps, dtype=torch.float64)
-    return trajectory(energy, Position(start, *energy(start)), momentum, mass, size, steps)[1]
+    return trajectory(energy, energy, Position(start, *energy(start)), momentum, mass, size, steps)[1]
 
 
 class TestTheIntegrator:
@@ -106,7 +106,9 @@ class TestTheIntegrator:
         errors = [float(integrated(nn.ReLU(), tau, 64).abs().mean()) for tau in (0.0, 0.01)]
         assert errors[1] < errors[0]
 
-    def test_it_is_reversible(self):
+    @pytest.mark.parametrize("rough", [False, True])
+    def test_it_is_reversible(self, rough):
+        """With a force between the ends that is no gradient, too."""
         likelihood = LIKELIHOODS["ibp"]
         target, params, batch = target_for(likelihood, torch.float64)
         target = target.smoothed(0.05)
@@ -118,20 +120,27 @@ class TestTheIntegrator:
             gradients.append(gradient)
             return value[None], {name: g[None] for name, g in gradient.items()}
 
+        def between(stacked):
+            value, gradient = energy(stacked)
+            if rough:
+                gradients[-1] = {name: (0.9 * g).bfloat16().to(g) for name, g in gradients[-1].items()}
+                gradient = {name: g[None] for name, g in gradients[-1].items()}
+            return value, gradient
+
         generator = torch.Generator().manual_seed(0)
         start = {name: p[None] for name, p in params.items()}
         momentum = {name: torch.randn(p.shape, generator=generator, dtype=p.dtype) for name, p in start.items()}
         mass = {name: 0.5 + torch.rand(p.shape, generator=generator, dtype=p.dtype) for name, p in params.items()}
         size, steps = torch.tensor(0.02, dtype=torch.float64), 15
         origin = Position(start, *energy(start))
-        end, error = trajectory(energy, origin, momentum, mass, size, steps)
+        end, error = trajectory(energy, between, origin, momentum, mass, size, steps)
         # The start brings its own; each step needs one more.
         assert len(gradients) == 1 + steps
         total = {
             name: sum(g[name] for g in gradients) - 0.5 * (gradients[0][name] + gradients[-1][name]) for name in mass
         }
         back = {name: -(p - size * total[name]) for name, p in momentum.items()}
-        returned, undone = trajectory(energy, end, back, mass, size, steps)
+        returned, undone = trajectory(energy, between, end, back, mass, size, steps)
         assert len(gradients) == 1 + 2 * steps
         for name, p in start.items():
             assert (end.params[name] - p).abs().max() > 1e-3
@@ -141,3 +150,39 @@ class TestTheIntegrator:
         torch.testing.assert_close(
             error, end.potential - origin.potential + kinetic[1] - kinetic[0], rtol=0, atol=1e-10
         )
+
+
+class TestTheChain:
+    CHAINS = 40_000
+
+    def moved(self, between, moves=6):
+        """Draws from N(0, 1) after some moves, and the mean acceptance."""
+        generator = torch.Generator().manual_seed(0)
+
+        def energy(stacked):
+            return 0.5 * stacked["w"].square(), dict(stacked)
+
+        start = {"w": torch.randn(self.CHAINS, generator=generator, dtype=torch.float64)}
+        position, mass, size = Position(start, *energy(start)), {"w": torch.ones(())}, torch.tensor(0.6).double()
+        probabilities = []
+        for _ in range(moves):
+            found = move(energy, between or energy, position, mass, size, 3, generator)
+            position = found.position
+            probabilities.append(float(found.acceptance.mean()))
+        return position, sum(probabilities) / moves
+
+    @pytest.mark.parametrize("factor", [0.5, 1.0, 1.4])
+    def test_a_rough_force_between_the_ends_changes_what_is_accepted_and_not_the_distribution(self, factor):
+        def between(stacked):
+            return 2.0 * stacked["w"].square(), {"w": (factor * stacked["w"]).bfloat16().double() + 0.3 * stacked["w"].sin()}
+
+        position, acceptance = self.moved(between)
+        drawn = position.params["w"]
+        assert acceptance < self.moved(None)[1] - 0.005
+        spread = 4 / self.CHAINS**0.5
+        assert abs(float(drawn.mean())) < spread
+        assert abs(float(drawn.square().mean()) - 1) < spread * 2**0.5
+        assert abs(float((drawn.abs() > 1.5).double().mean()) - 0.1336) < spread * 0.34
+        # What a position carries to the next trajectory belongs to it.
+        torch.testing.assert_close(position.potential, 0.5 * drawn.square())
+        torch.testing.assert_close(position.gradient["w"], drawn)

@@ -87,6 +87,7 @@ def run_grid(
     out: Path,
     evaluator: Evaluator,
     *,
+    groups: Mapping[str, str] | None = None,
     workers: int = 1,
     on_progress: Callable[[int, int, str], Any] = lambda done, total, name: None,
 ) -> dict[str, Figures]:
@@ -96,13 +97,14 @@ def run_grid(
         specs: by name; names are directories.
         out: where the runs go.
         evaluator: how they are evaluated.
+        groups: for each name its group, whose runs are trained together; each has its own by default.
         workers: processes at once; each has one thread if there are several.
         on_progress: called with (done, total, name) after each run.
 
     Raises:
         Exception: what the first run that failed has raised, once all others are finished.
     """
-    outcomes = run_cells(specs, out, evaluator, engine=Local(workers), on_progress=on_progress)
+    outcomes = run_cells(specs, out, evaluator, engine=Local(workers), groups=groups, on_progress=on_progress)
     for outcome in outcomes.values():
         if isinstance(outcome, Failure):
             raise outcome.error

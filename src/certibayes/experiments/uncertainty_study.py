@@ -23,7 +23,7 @@ from certibayes.experiments.claims import Claim, claims_markdown, decide_claim
 from certibayes.experiments.evaluator import Evaluator, Figures
 from certibayes.experiments.figures import require_matplotlib
 from certibayes.experiments.grid import run_grid
-from certibayes.experiments.inference_study import EPS, METHODS, method_settings
+from certibayes.experiments.inference_study import EPS, METHODS, study_spec
 from certibayes.experiments.out_of_distribution import load_out_of_distribution
 from certibayes.experiments.presets import preset_values
 from certibayes.experiments.spec import ALGORITHMS, TrainSpec
@@ -107,19 +107,21 @@ def study_specs(
             raise InvalidInput(unknown_name("method", method, METHODS))
     specs = {}
     for seed, method in itertools.product(seeds, chosen):
-        settings = _settings(method, dataset, quick, seed)
         for temperature in temperatures[:1] if ALGORITHMS[method].temperature_in == "nowhere" else temperatures:
             for likelihood in LIKELIHOODS:
                 name = f"{method}-{likelihood}-t{temperature:g}-s{seed}"
-                specs[name] = TrainSpec(**{**settings, "likelihood": likelihood, "temperature": temperature})
+                specs[name] = _spec(method, likelihood, temperature, dataset, quick, seed)
     return specs
 
 
-def _settings(method: str, dataset: str, quick: bool, seed: int) -> dict[str, Any]:
+def _spec(method: str, likelihood: str, temperature: float, dataset: str, quick: bool, seed: int) -> TrainSpec:
     if dataset != "cifar10":
-        return method_settings(method, dataset, quick, seed)
-    epochs = 1 if quick else CIFAR_EPOCHS
-    return {**preset_values("paper-cifar", method), "epochs": epochs, "validation": 1 / 12, "seed": seed}
+        return study_spec(method, likelihood, temperature, dataset, quick, seed)
+    settings = {
+        **preset_values("paper-cifar", method), "epochs": 1 if quick else CIFAR_EPOCHS, "validation": 1 / 12,
+        "seed": seed, "likelihood": likelihood, "temperature": temperature,
+    }  # fmt: skip
+    return TrainSpec(**settings)
 
 
 def run_uncertainty_study(  # noqa: PLR0913 - public

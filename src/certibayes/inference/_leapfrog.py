@@ -8,6 +8,10 @@ the end is accepted with probability min(1, exp(H_start - H_end)), H(w, p) = U(w
 
 A position holds its potential and gradient, so the end of one trajectory is the start of the next one as it is: L
 steps take L gradients.
+
+Between the ends of a trajectory any force that is a function of w alone will do in the place of -∇U: the steps still
+preserve volume and lead back when they are taken backwards, so that the chain keeps its distribution, which the
+potentials of the ends decide. A rough force only lets fewer ends be accepted.
 """
 
 from __future__ import annotations
@@ -57,11 +61,20 @@ class Move(NamedTuple):
     diverged: Tensor
 
 
-def move(energy: Energy, start: Position, mass: Params, size: Tensor, steps: int, generator: torch.Generator) -> Move:
+def move(
+    energy: Energy,
+    between: Energy,
+    start: Position,
+    mass: Params,
+    size: Tensor,
+    steps: int,
+    generator: torch.Generator,
+) -> Move:
     """Draw momenta, follow the dynamics, and accept or reject the end.
 
     Args:
         energy: potential and gradient.
+        between: the same, as precise as may be, for the steps between the ends.
         start: where the chains are.
         mass: by parameter, without a chain dimension.
         size: of a step.
@@ -69,7 +82,7 @@ def move(energy: Energy, start: Position, mass: Params, size: Tensor, steps: int
         generator: of momenta and acceptance.
     """
     momentum = {name: normal(p, generator) * mass[name].sqrt() for name, p in start.params.items()}
-    end, error = trajectory(energy, start, momentum, mass, size, steps)
+    end, error = trajectory(energy, between, start, momentum, mass, size, steps)
     diverged = ~(error < DIVERGENCE)
     acceptance = torch.where(diverged, 0.0, torch.exp(-error).clamp(max=1.0)).to(size)
     uniform = torch.rand(len(error), generator=generator, dtype=size.dtype, device=size.device)
@@ -78,12 +91,13 @@ def move(energy: Energy, start: Position, mass: Params, size: Tensor, steps: int
 
 
 def trajectory(
-    energy: Energy, start: Position, momentum: Params, mass: Params, size: Tensor, steps: int
+    energy: Energy, between: Energy, start: Position, momentum: Params, mass: Params, size: Tensor, steps: int
 ) -> tuple[Position, Tensor]:
     """Follow the dynamics by leapfrog steps.
 
     Args:
-        energy: potential and gradient.
+        energy: potential and gradient, taken at the end.
+        between: the same, as precise as may be, taken before that.
         start: where the chains are.
         momentum: (C, ...).
         mass: by parameter.
@@ -95,10 +109,10 @@ def trajectory(
     """
     params, potential, gradient = start
     kinetic = _kinetic(momentum, mass)
-    for _ in range(steps):
+    for step in range(1, steps + 1):
         momentum = {name: p - 0.5 * size * gradient[name] for name, p in momentum.items()}
         params = {name: w + size * momentum[name] / mass[name] for name, w in params.items()}
-        potential, gradient = energy(params)
+        potential, gradient = (energy if step == steps else between)(params)
         momentum = {name: p - 0.5 * size * gradient[name] for name, p in momentum.items()}
     error = potential - start.potential + _kinetic(momentum, mass) - kinetic
     return Position(params, potential, gradient), error

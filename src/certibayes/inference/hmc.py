@@ -8,6 +8,9 @@ by leapfrog steps over all data; the end is accepted or rejected, and where it i
 where it is (``leapfrog``). During burn-in the size of a step may be learned (``dual_averaging``).
 
 U must be one smooth function: bounds take sqrt(w² + τ²) for |w|, and radii and attack starts are drawn once per run.
+
+Where ``fit`` may round factors to TF32, the steps between the ends of a trajectory do; both ends are computed in
+float32, so that what is accepted, and the distribution of the chain, are those of float32.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import Posterior, Samples
+from certibayes.support.arithmetic import repeatable_kernels
 from certibayes.support.stacks import map_samples
 
 
@@ -142,8 +146,12 @@ class HMC(Algorithm[HMCState]):
         target = target.smoothed(self.smoothing)
         chunk = self.chunk or examples_at_once(target.graph, batch.inputs, self.chains)
 
-        def energy(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        def between(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
             return map_samples(lambda one: target.potential_and_gradient(one, batch, noise, chunk), params)
+
+        def energy(params: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+            with repeatable_kernels("highest"):
+                return between(params)
 
         # The one look on the host; a trajectory over all data takes far longer than that.
         made = int(state.step)
@@ -157,7 +165,9 @@ class HMC(Algorithm[HMCState]):
         adaptation = state.adaptation
         size = state.lr * torch.exp(adaptation.log_factor if burning else adaptation.log_mean)
         steps = self.burn_in_leapfrog if burning and self.burn_in_leapfrog else self.leapfrog
-        position, acceptance, accepted, diverged = move(energy, state.position, state.mass, size, steps, generator)
+        position, acceptance, accepted, diverged = move(
+            energy, between, state.position, state.mass, size, steps, generator
+        )  # fmt: skip
         info = {
             "loss": position.potential.mean() * target.temperature / target.data_size,
             "acceptance": acceptance.mean(),
