@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from certibayes.networks import direct_sums
-from certibayes.support.arithmetic import PRECISIONS, half_convolutions, repeatable_kernels
+from certibayes.support import arithmetic
+from certibayes.support.arithmetic import PRECISIONS, half_convolutions, multiplies_bfloat16, repeatable_kernels
 
 
 @pytest.fixture(autouse=True)
@@ -103,17 +104,67 @@ def test_threads_share_the_settings():
     assert torch.get_float32_matmul_precision() == "high"
 
 
+def products():
+    """What decides how products are rounded on a CPU and on a GPU."""
+    return torch.backends.mkldnn.matmul.fp32_precision, torch.backends.cuda.matmul.fp32_precision
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_repeatable_kernels_give_settings_back(precision):
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     with repeatable_kernels(precision):
+        assert half_convolutions() == (precision == "medium")
+        assert (products()[0] == "bf16") == (precision == "medium" and multiplies_bfloat16())
         if torch.cuda.is_available():
-            assert half_convolutions() == (precision == "medium")
             assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
-            assert torch.get_float32_matmul_precision() == ("highest" if precision == "highest" else "high")
+            assert (products()[1] == "tf32") == (precision != "highest")
         with direct_sums():
             assert torch.get_float32_matmul_precision() == "highest"
+            assert products() == ("ieee", "ieee")
+            assert not half_convolutions()
+        assert (products()[0] == "bf16") == (precision == "medium" and multiplies_bfloat16())
+        with repeatable_kernels("highest"):
+            assert "bf16" not in products() and "tf32" not in products()
             assert not half_convolutions()
     assert not half_convolutions()
     after = torch.get_float32_matmul_precision(), torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
     assert after == before
+
+
+@pytest.mark.parametrize("of_caller", ["highest", "medium"])
+def test_training_rounds_as_it_was_asked_to_and_not_as_the_caller_does(of_caller):
+    torch.set_float32_matmul_precision(of_caller)
+    before = products()
+    with repeatable_kernels("highest"):
+        assert "bf16" not in products() and "tf32" not in products()
+    assert products() == before
+
+
+@pytest.mark.parametrize("first_to_leave", ["training", "certificate"])
+def test_training_in_another_thread_does_not_round_the_products_of_a_certificate(first_to_leave, monkeypatch):
+    """Whoever begins or ends first: inside direct sums nothing is rounded, and afterwards all is as ever."""
+    monkeypatch.setattr(arithmetic, "multiplies_bfloat16", lambda: True)
+    before = products()
+    training, leave = threading.Event(), threading.Event()
+
+    def train():
+        with repeatable_kernels("medium"):
+            training.set()
+            leave.wait(timeout=10)
+
+    thread = threading.Thread(target=train)
+    with direct_sums():
+        thread.start()
+        assert training.wait(timeout=10)
+        assert products() == ("ieee", "ieee")
+        if first_to_leave == "training":
+            leave.set()
+            thread.join()
+            assert products() == ("ieee", "ieee")
+    if first_to_leave == "certificate":
+        assert products()[0] == "bf16"
+        with direct_sums():
+            assert products() == ("ieee", "ieee")
+        leave.set()
+        thread.join()
+    assert products() == before

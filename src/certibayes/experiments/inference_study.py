@@ -65,8 +65,8 @@ QUICK: dict[str, dict[str, Any]] = {
 """What a trial run needs to end in seconds."""
 
 ROUGH = 0.1
-"""The coldest temperature at which HMC may round factors to TF32 between the ends of its trajectories, on a GPU. Steps of
-colder chains are shorter than what TF32 rounds off the weights."""
+"""The coldest temperature at which HMC may round factors to TF32 between the ends of its trajectories, on a GPU. Colder
+chains take steps that are shorter than what TF32 rounds off the weights."""
 
 COLUMNS = ("certified", "accuracy", "pgd", "nll", "ece", "disagreement", "mutual_information")
 
@@ -153,9 +153,7 @@ def run_study(
     """Run the study and write ``results.csv`` (every run), ``table.md`` and ``temperature.png`` into ``out``."""
     require_matplotlib()
     specs = study_specs(dataset, quick, seed)
-    figures = run_grid(
-        specs, out / "runs", evaluator, groups=together(specs), workers=workers, on_progress=on_progress
-    )
+    figures = run_grid(specs, out / "runs", evaluator, groups=together(specs), workers=workers, on_progress=on_progress)
     rows = table_rows(specs, figures)
     write_atomically(out / "results.csv", _csv(specs, figures).encode())
     write_atomically(out / "table.md", (markdown(rows) + chains_markdown(figures)).encode())

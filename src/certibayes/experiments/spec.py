@@ -141,8 +141,8 @@ class TrainSpec:
         map_lr: learning rate of Adam for those.
         epochs: passes over the data; for hmc, trajectories that are kept, and its burn-in comes on top.
         batch_size: examples per step.
-        precision: ``highest``; or, for faster training on a GPU, ``high`` if products may round their factors to TF32,
-            and ``medium`` if convolutions may round theirs to bfloat16.
+        precision: ``highest``; or, for faster training, ``high`` if products on a GPU may round their factors to TF32,
+            and ``medium`` if convolutions there and matrix products on a CPU may round theirs to bfloat16.
         batch_norm: where the statistics of batch norm come from in training: ``batch``, from the step's own clean
             inputs, the default; or ``constant``, refreshed between epochs, as vogn and hmc need it.
         temperature: 1 is Bayes' rule, colder is narrower and easier to certify; ``validate`` chooses one on held-out

@@ -149,8 +149,8 @@ def require_precision(precision: Any) -> None:
     """Raise unless ``precision`` is one that training knows."""
     if precision not in PRECISIONS:
         raise InvalidInput(
-            'precision is "highest", or for faster training on a GPU "high" (TF32) or "medium" (convolutions in '
-            f"bfloat16), got {precision!r}."
+            'precision is "highest", or for faster training "high" (TF32 on a GPU) or "medium" (convolutions on a GPU '
+            f"and products on a CPU in bfloat16), got {precision!r}."
         )
 
 

@@ -93,7 +93,8 @@ def fit(  # noqa: PLR0913 - public
         map_lr: learning rate of Adam for the parameters that are not random; it follows ``schedule`` too.
         device: where to train; by default where the network is.
         precision: ``"highest"``; or, which is faster, ``"high"`` if products on a GPU may round their factors to TF32,
-            and ``"medium"`` if convolutions there may round them to bfloat16.
+            and ``"medium"`` if convolutions there, and matrix products on a CPU that has instructions for it, may round
+            them to bfloat16.
             For training alone: predictors and certificates never do, nor do the ends of HMC's trajectories.
         batch_norm: where the statistics of batch norm come from in training. ``"batch"``, the default: from the clean
             inputs of the step, with gradient, for boxes and attacked inputs too; no example then has a likelihood by
