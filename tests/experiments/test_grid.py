@@ -8,6 +8,7 @@ import pytest
 from certibayes.errors import Diverged, Interrupted, InvalidInput
 from certibayes.experiments import Evaluator, TrainSpec, grid, run_grid, train
 from certibayes.experiments.grid import _failure, run_one
+from certibayes.support import memory
 
 EVALUATOR = Evaluator(0.05, samples=3, limit=20, steps=2, restarts=1)
 
@@ -39,6 +40,18 @@ def test_figures_of_every_run_are_returned_and_kept(tmp_path):
         assert 0 <= found["certified"] <= found["pgd"] <= found["accuracy"] <= 1
         assert found["temperature"] == SPECS[name].resolved().temperature
         assert json.loads((tmp_path / name / "run.json").read_text())["evaluation"] == found
+
+
+def test_runs_of_a_grid_take_a_smaller_part_of_a_gpu_however_many_there_are(tmp_path, monkeypatch):
+    taken = []
+
+    def evaluate(self, posterior, spec):
+        taken.append(memory._calls.get())
+        return {"certified": 0.0}
+
+    monkeypatch.setattr(Evaluator, "evaluate", evaluate)
+    run_grid({"one": SPECS["one"]}, tmp_path, EVALUATOR)
+    assert taken == [memory.CALLS_IN_GRIDS] and memory._calls.get() == memory.CALLS_ALONE
 
 
 def test_what_is_finished_is_not_done_again(tmp_path, counted):

@@ -66,7 +66,10 @@ def draw_robustness(
     panels = place.subplots(len(strips), len(columns), squeeze=False, sharey=True)
     for strip, (name, own) in zip(panels, strips.items(), strict=True):
         for axes, column in zip(strip, columns, strict=True):
-            _bars(axes, [row for row in own if row[across] == column])
+            shown = [row for row in own if row[across] == column]
+            _bars(axes, shown)
+            if not shown:
+                axes.text(0.5, 0.5, "not run yet", transform=axes.transAxes, ha="center", fontsize=8, color=FAINT)
         _label(strip, f"{name}\n% of test images")
     for axes, column in zip(panels[0], columns, strict=True):
         axes.set_title(_in_words(column), fontsize=10, color=INK)

@@ -139,7 +139,7 @@ TASKS = {
         "mnist",
         0.1,
         (10, 35),
-        {"multiplier": 2.0, "lam": 0.05, "epochs": 70},
+        {"multiplier": 2.0, "lam": 0.05, "lr": 1e-3, "lr_floor": 0.1, "epochs": 60},
         candidates={"lam 0.25": {"lam": 0.25}, "lr 0.002": {"lr": 2e-3}},
     ),
     "mnist-paper": Task(

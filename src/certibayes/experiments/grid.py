@@ -39,6 +39,7 @@ from certibayes.experiments.run import (
 from certibayes.experiments.spec import TrainSpec
 from certibayes.experiments.train_many import DIVERGED, is_trained, store_divergence, train_many
 from certibayes.support.locks import locked
+from certibayes.support.memory import shared_gpu
 
 GROUPS = ".groups"
 JOURNAL = "journal.jsonl"
@@ -165,7 +166,7 @@ def passes_over_data(spec: TrainSpec) -> int:
 
 def run_group(task: GroupTask) -> dict[str, Outcome] | None:
     """Train and evaluate the runs of a group, or read what was found before; None if another process is at it."""
-    with locked(task.out / GROUPS / f"{task.name}.lock", task.wait) as mine:
+    with locked(task.out / GROUPS / f"{task.name}.lock", task.wait) as mine, shared_gpu():
         if not mine:
             return None
         if len(task.specs) > 1:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from certibayes.networks import Graph
+from certibayes.support.memory import bytes_allowed
 
 ON_CPU = 1_000
 """More do not run faster on a CPU, whose caches are small."""
@@ -20,11 +20,10 @@ passes need."""
 def examples_at_once(graph: Graph, inputs: Tensor, chains: int) -> int:
     """Return how many of the inputs (N, ...) to take at a time.
 
-    On a GPU every launch costs the same whatever its size, so as many as fit into a quarter of its memory. All of its
-    memory counts, not what is free, so that the same machine always gives the same sums.
+    On a GPU every launch costs the same whatever its size, so as many as ``support.memory`` allows.
     """
     if not inputs.is_cuda:
         return ON_CPU
-    total = torch.cuda.get_device_properties(inputs.device).total_memory
     numbers = math.prod(inputs.shape[1:]) + sum(math.prod(node.shape) for node in graph.nodes)
-    return max(1, min(len(inputs), total // 4 // (chains * COPIES * numbers * inputs.element_size())))
+    each = chains * COPIES * numbers * inputs.element_size()
+    return max(1, min(len(inputs), bytes_allowed(inputs.device) // each))
