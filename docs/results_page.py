@@ -9,7 +9,7 @@ those of the older studies are read as rows of the figures that they stand in fo
 import csv
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from certibayes.experiments.report import ours_in_words, paper_in_words
 DOCS = Path(__file__).parent
 PAGE = DOCS / "results.md"
 RESULTS = DOCS.parent / "results"
-MARKERS = re.compile(r"(<!-- (claims|regression): [^>]*-->\n).*?(<!-- /\2 -->)", re.DOTALL)
+MARKERS = re.compile(r"(<!-- (claims|figure1|regression): [^>]*-->\n).*?(<!-- /\2 -->)", re.DOTALL)
 
 SECTIONS = {
     "Robustness on MNIST (Figure 1)": ("fig1", "mnist"),
@@ -53,12 +53,21 @@ OTHERS = {
 }  # fmt: skip
 """Words for columns, and for what a difference or a ratio is against."""
 
+PERCENTAGES = {"ibp", "elided", "best", "pgd", "accuracy", "certified"}
+DATASETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
+RECIPES = {"paper": "as the paper does it", "now": "with what we know now"}
+REPRODUCED = {
+    "paper": "reproduced", "now": "reproduced, now", "validated": "reproduced, now, validated T",
+    "regression": "reproduced",
+}  # fmt: skip
+"""What rows of the figures are called, by their recipe."""
+
 Row = dict[str, Any]
 
 
 def filled(page: str) -> str:
     """Return the page with its tables."""
-    makers = {"claims": claims_in_markdown, "regression": regression_in_markdown}
+    makers = {"claims": claims_in_markdown, "figure1": figure1_in_markdown, "regression": regression_in_markdown}
     return MARKERS.sub(lambda found: f"{found[1]}\n{makers[found[2]]()}\n{found[3]}", page)
 
 
@@ -96,20 +105,46 @@ def _counted(verdicts: Sequence[str]) -> str:
     )
 
 
+def figure1_in_markdown() -> str:
+    """Return Figure 1's rows of the IBP likelihood: means over seeds, with their standard deviations."""
+    shown = {
+        "ibp": "`theorem1`", "elided": "`elided`", "best": "`best`, 500 images", "pgd": "under PGD",
+        "accuracy": "accuracy", "mutual_information": "mutual information",
+    }  # fmt: skip
+    rows = [row for row in _table("paper/fig1") if row["likelihood"] == "ibp"]
+    return _means(rows, {"dataset": DATASETS, "method": SHORT, "recipe": RECIPES}, shown)
+
+
 def regression_in_markdown() -> str:
     """Return the means of the regression over seeds, with their standard deviations."""
     shown = {"rmse": "error", "nll": "NLL", "width": "mean width of the intervals", "certified": "certified"}
-    lines = ["| | likelihood | " + " | ".join(shown.values()) + " |", "| --- | --- |" + " --- |" * len(shown)]
-    rows: dict[tuple[str, str], list[Row]] = {}
-    for row in _table("paper/regression"):
-        rows.setdefault((row["method"], row["likelihood"]), []).append(row)
-    for (method, likelihood), own in rows.items():
-        cells = []
-        for key in shown:
-            values = [row[key] for row in own]
+    return _means(_table("paper/regression"), {"method": SHORT, "likelihood": {}}, shown)
+
+
+def _means(rows: Sequence[Row], by: Mapping[str, Mapping[str, str]], shown: Mapping[str, str]) -> str:
+    """Return a table of means and standard deviations over seeds.
+
+    Args:
+        rows: one for each seed.
+        by: columns that tell rows apart but for their seeds, each with words for its values.
+        shown: columns of figures, with their titles; fractions are shown as percentages.
+    """
+    titles = ["likelihood" if column == "likelihood" else "" for column in by]
+    lines = [f"| {' | '.join([*titles, *shown.values()])} |", "| --- " * (len(by) + len(shown)) + "|"]
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in by), []).append(row)
+    for key, own in groups.items():
+        cells = [words.get(value, value) for value, words in zip(key, by.values(), strict=True)]
+        for column in shown:
+            values = [row[column] for row in own]
             mean, std = statistics.fmean(values), statistics.stdev(values)
-            cells.append(f"{mean:.1%} ± {std:.1%}" if key == "certified" else f"{mean:.3f} ± {std:.3f}")
-        lines.append(f"| {SHORT[method]} | {likelihood} | {' | '.join(cells)} |")
+            if column in PERCENTAGES:
+                cells.append(f"{mean:.1%} ± {std:.1%}")
+            else:
+                digits = 4 if column == "mutual_information" else 3
+                cells.append(f"{mean:.{digits}f} ± {std:.{digits}f}")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -179,7 +214,7 @@ def all_rows() -> list[Row]:
     found = [*_inference(), *_certification(), *_uncertainty("mnist"), *_uncertainty("cifar10"), *_deep(), *_honest()]
     paper = RESULTS / "paper"
     tables = find(paper).tables if any(paper.glob("*/results.csv")) else []
-    return found + [row | {"recipe": f"paper/{row['recipe']}"} for table in tables for row in table.rows]
+    return found + [row | {"recipe": REPRODUCED[row["recipe"]]} for table in tables for row in table.rows]
 
 
 def _axes(figure: str, dataset: str, method: str, likelihood: str, recipe: str, **more: Any) -> Row:

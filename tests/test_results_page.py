@@ -64,5 +64,5 @@ def test_a_table_of_a_figure_decides_claims(maker, monkeypatch, tmp_path):
     rows = maker.all_rows()
     assert len(rows) == 2 and len(studies) > 50
     lines = [line for line in maker.claims_in_markdown().splitlines() if "now around 80%" in line]
-    assert "*paper/paper*: SWAG 82.0% |" in lines[0]
+    assert "*reproduced*: SWAG 82.0% |" in lines[0]
     assert lines[0].endswith("| agrees (NA, VOGN, BBB, HMC not run yet) |")

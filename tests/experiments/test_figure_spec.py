@@ -81,9 +81,7 @@ def test_a_group_is_the_same_in_all_figures():
 
 @pytest.mark.parametrize("method", PAPER)
 def test_as_the_paper_does_it_has_the_settings_of_the_study_of_inference(method):
-    expected = TrainSpec(
-        temperature=1.0, **inference_study.method_settings(method, "mnist"), likelihood="ibp", schedule=None
-    )
+    expected = inference_study.study_spec(method, "ibp", 1.0)
     assert cell("fig1", "mnist", f"{method}-ibp-paper-s0").spec.resolved() == expected.resolved()
     kinks = inference_study.METHODS[method].get("settings", {}).get("kinks")
     assert kinks in (None, False)
