@@ -1,14 +1,22 @@
 """Prospects: which points costly bounds are spent on."""
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
 import certibayes as cb
 from certibayes.certification import _branch as branch
-from certibayes.certification._prospects import OPTIMISM, PROBES, is_hardest, is_out_of_reach
+from certibayes.certification._prospects import ALIKE, OPTIMISM, PROBES, is_hardest, is_hopeless, is_out_of_reach
+from certibayes.certification._stage import run
+from certibayes.certification.clock import Clock
+from certibayes.certification.stages import LogitBounds, margins
 from certibayes.certification.state import State
 
+from .cases import problem_of
+
 NETWORKS = 10
+AUTO = cb.Auto(intermediates="crown")
 
 
 def test_every_point_has_one_hardest_rival():
@@ -104,3 +112,71 @@ def test_networks_without_activations_are_still_bounded_jointly():
     best = cb.certify(predictor, x, method="best", **ball)
     assert joint.certified.all()
     assert best.certified.all()
+
+
+def test_what_those_seen_have_in_common_decides():
+    signs = torch.tensor([-1.0, 1.0, -1.0, 1.0])[:, None]
+    means, deviations = torch.tensor([-0.3, -0.3, 0.1, -0.001]), torch.tensor([0.01, 0.3, 0.01, 0.0])
+    values = means + deviations * signs
+    assert is_hopeless(values, NETWORKS).tolist() == [True, False, False, True]
+    assert not is_hopeless(values[: ALIKE - 1], NETWORKS).any()
+    assert not is_hopeless(values, ALIKE).any()
+
+
+def alike_and_deep(seed: int):
+    net = cb.networks.mlp(6, [12, 12], 3, seed=seed)
+    params = {name: 2.5 * value.detach() for name, value in net.named_parameters()}
+    std = {name: torch.full_like(value, 0.02) for name, value in params.items()}
+    return cb.DiagonalGaussian(net, params, std).predictor(NETWORKS, seed=0)
+
+
+def turns(monkeypatch):
+    """How many points each network is bounded for, by linear bounds."""
+    counts: list[int] = []
+    real = margins.margin_bounds
+
+    def count(predictor, box, labels, rivals, rounding, bounds, *others):
+        if bounds == "crown":
+            counts.append(len(labels))
+        return real(predictor, box, labels, rivals, rounding, bounds, *others)
+
+    monkeypatch.setattr(margins, "margin_bounds", count)
+    return counts
+
+
+def test_networks_that_cannot_change_the_answer_are_spared(monkeypatch):
+    counts, saved = turns(monkeypatch), 0
+    cheap, all_turns = (margins.MarginBounds("ibp"),), margins.MarginBounds("crown")
+    as_needed = replace(all_turns, until_decided=True, gives_up=True)
+    for seed in range(4):
+        predictor = alike_and_deep(seed)
+        x = torch.rand(40, 6, generator=torch.Generator().manual_seed(seed))
+        for eps in (0.02, 0.05, 0.1):
+            problem = problem_of(predictor, x, eps, intermediates="crown")
+            before = run((LogitBounds("ibp"), *cheap), problem, State.start(problem), Clock())
+            full = all_turns(problem, before, Clock())
+            counts.clear()
+            state = as_needed(problem, before, Clock())
+            assert torch.equal(state.proved, full.proved)
+            assert counts == sorted(counts, reverse=True)
+            saved += NETWORKS * counts[0] - sum(counts)
+    assert saved > 0
+
+
+def test_what_is_proved_or_out_of_reach_has_no_further_turn(monkeypatch):
+    counts = turns(monkeypatch)
+    predictor = alike_and_deep(0)
+    x = torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
+    found = cb.certify(predictor, x, eps=0.6, method=AUTO)
+    assert not found.certified.any() and counts == [4] * ALIKE
+
+
+def test_probabilities_of_points_whose_networks_are_spared_hold():
+    predictor = alike_and_deep(1)
+    x = torch.rand(20, 6, generator=torch.Generator().manual_seed(1))
+    found = cb.certify(predictor, x, eps=0.05, method=AUTO)
+    assert found.certified.any() and not found.certified.all()
+    for seed in range(20):
+        signs = (torch.rand(x.shape, generator=torch.Generator().manual_seed(seed)) - 0.5).sign()
+        probabilities = predictor.probabilities(x + 0.0499 * signs)
+        assert (probabilities >= found.lower).all() and (probabilities <= found.upper).all()

@@ -8,7 +8,7 @@ from certibayes.errors import InvalidInput
 from certibayes.experiments import deep_tasks, honest_study, inference_study
 from certibayes.experiments.figure_spec import TWIN, figure_names, load_figure, merged, read_toml
 from certibayes.experiments.presets import PRESETS
-from certibayes.experiments.spec import ALGORITHMS, TrainSpec
+from certibayes.experiments.spec import ALGORITHMS
 from certibayes.likelihoods import RobustCategorical
 
 PAPER = ("swag", "noisy-adam", "vogn", "bbb", "hmc")

@@ -7,6 +7,8 @@ given up wrongly is not certified, and that is all.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,12 @@ PROBES = 2
 
 OPTIMISM = 3.0
 """How many times as much as on the best network so far might be gained on others."""
+
+ALIKE = 4
+"""Networks that are looked at before those that are left are taken to be like them."""
+
+DEVIATIONS = 5.0
+"""How many standard deviations of what those seen tell the mean of those that are left might be above theirs."""
 
 
 def is_hardest(value: Tensor, point: Tensor) -> Tensor:
@@ -51,3 +59,26 @@ def is_out_of_reach(before: Tensor, values: Tensor, is_seen: Tensor) -> Tensor:
     gained = torch.where(is_seen, values - before, torch.zeros_like(values)).amax(0)
     best = values.sum(0) + OPTIMISM * left * gained
     return (best < 0) & (left > 0) & (is_seen.sum(0) >= PROBES)
+
+
+def is_hopeless(values: Tensor, networks: int) -> Tensor:
+    """Tell which means over networks are below 0 unless those that are left are quite unlike those seen so far.
+
+    The mean of K of them differs from that of the L that are left by a standard deviation of s sqrt(1 / K + 1 / L).
+    Unlike ``is_out_of_reach`` this knows nothing of those that are left, whose cheap bounds may be vacuous.
+
+    Args:
+        values: lower bounds on softmax_y - softmax_c of the networks seen so far, (K, P).
+        networks: how many there are in all.
+
+    Returns:
+        bool (P,); never where fewer than ``ALIKE`` networks were seen, nor where none is left.
+    """
+    seen, left = len(values), networks - len(values)
+    if seen < ALIKE or left < 1:
+        return torch.zeros_like(values[0], dtype=torch.bool)
+    mean = values.mean(0)
+    # Not by ``std``, which warns where there are no points.
+    deviation = ((values - mean).square().sum(0) / (seen - 1)).sqrt()
+    others = mean + DEVIATIONS * deviation * math.sqrt(1 / seen + 1 / left)
+    return seen * mean + left * others < 0

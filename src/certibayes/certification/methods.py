@@ -93,7 +93,8 @@ class Method:
 class Auto(Method):
     """Intervals by the rule ``pairwise``; where they do not suffice, the last layer elided, then elided CROWN.
 
-    Layers that have interval rules only are bounded by these.
+    Layers that have interval rules only are bounded by these. Where intermediates are CROWN's, which makes networks
+    costly, each is bounded for the points alone that those before it leave undecided; see ``MarginBounds``.
     """
 
     name: ClassVar[str] = "auto"
@@ -106,7 +107,8 @@ class Auto(Method):
     def stages(self) -> tuple[Stage, ...]:
         """See ``Method``."""
         tighter = BOUNDS[: min(BOUNDS.index("alpha-crown"), BOUNDS.index(self.bounds)) + 1]
-        return (LogitBounds("ibp"), *(WhereSupported(MarginBounds(bounds)) for bounds in tighter))
+        margins = (MarginBounds(bounds, until_decided=True, gives_up=True) for bounds in tighter)
+        return (LogitBounds("ibp"), *(WhereSupported(stage) for stage in margins))
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ class Best(Method):
         if self.bounds != "ibp":
             # CROWN's intermediates cost more than all rivals together.
             rivals = ("all",) if self.intermediates in ("crown", "alpha-crown") else ("open", "all")
-            cheap += tuple(MarginBounds("crown", which, with_logits=True) for which in rivals)
+            cheap += tuple(MarginBounds("crown", which, with_logits=True, until_decided=True) for which in rivals)
         if self.bounds == "hull":
             # An attack is cheaper than these bounds, which are not for points that it breaks.
             cheap += (Budgeted((Attack(),)),)

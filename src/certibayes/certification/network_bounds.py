@@ -23,7 +23,7 @@ from certibayes.certification._narrowed import Share
 from certibayes.errors import UnsoundBounds
 from certibayes.networks import Graph, Node, Params, direct_sums
 from certibayes.prediction import Predictor
-from certibayes.support.stacks import map_samples
+from certibayes.support.stacks import map_samples, pick
 
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
@@ -53,6 +53,7 @@ def logit_bounds(  # noqa: PLR0913 - public
     memory: int = MEMORY,
     slopes: tuple[str, ...] = WORDS,
     share: Share | None = None,
+    network: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Bound the logits of every network of a predictor.
 
@@ -65,6 +66,7 @@ def logit_bounds(  # noqa: PLR0913 - public
         memory: bytes that linear bounds may take; they go through the points in parts where they must.
         slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
         share: what is kept of CROWN's intermediates for these points, and where to keep it.
+        network: the number of the only one to bound, which is all of N then; None for every network.
 
     Returns:
         Lower and upper ends in float64, (N, B, C); infinite for a network and point for which any layer came close to
@@ -81,7 +83,7 @@ def logit_bounds(  # noqa: PLR0913 - public
         ends = [
             logit_bounds(
                 predictor, box.take(part), rounding, bounds, intermediates, memory, slopes,
-                None if share is None else share.take(part),
+                None if share is None else share.take(part), network,
             )
             for part in points.split(at_once)
         ]  # fmt: skip
@@ -119,7 +121,7 @@ def logit_bounds(  # noqa: PLR0913 - public
         return lower, upper, *ranges
 
     bound = by_intervals if bounds == "ibp" else by_linear_bounds
-    low, high, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates))
+    low, high, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates), network)
     if bounds == "ibp":
         low, high = Box(low, high).ends()
     low, high = low.flatten(2), high.flatten(2)
@@ -155,6 +157,7 @@ def margin_bounds(  # noqa: PLR0913 - public
     intermediates: str = "ibp",
     slopes: tuple[str, ...] = WORDS,
     share: Share | None = None,
+    network: int | None = None,
 ) -> Tensor:
     """Bound the margins z_y - z_c of every network from below, with the last layer folded in.
 
@@ -168,6 +171,7 @@ def margin_bounds(  # noqa: PLR0913 - public
         intermediates: one of ``INTERMEDIATES``.
         slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
         share: see ``logit_bounds``.
+        network: likewise.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -176,7 +180,7 @@ def margin_bounds(  # noqa: PLR0913 - public
         UnsoundBounds: a layer's finite bounds are inverted.
     """
     specification = margin_coefficients(predictor.graph, labels[:, None], rivals, predictor.dtype)
-    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates, slopes, share)
+    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates, slopes, share, network)
 
 
 @torch.no_grad()
@@ -189,6 +193,7 @@ def output_lower_bounds(  # noqa: PLR0913 - public
     intermediates: str = "ibp",
     slopes: tuple[str, ...] = WORDS,
     share: Share | None = None,
+    network: int | None = None,
 ) -> Tensor:
     """Bound linear functions of the outputs of every network from below, with the last layer folded in.
 
@@ -201,6 +206,7 @@ def output_lower_bounds(  # noqa: PLR0913 - public
         intermediates: likewise.
         slopes: likewise.
         share: likewise.
+        network: likewise.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -227,7 +233,7 @@ def output_lower_bounds(  # noqa: PLR0913 - public
             lower = optimized_lower(bounder, specification)
         return lower, *ranges
 
-    lower, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates))
+    lower, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates), network)
     _require_upright(~inverted)
     return torch.where(known[..., None] & torch.isfinite(lower), lower, -torch.inf)
 
@@ -348,9 +354,13 @@ def batch_for(
     return max(1, memory // (each_point * networks))
 
 
-def _over_networks(bound: Callable[..., tuple[Tensor, ...]], predictor: Predictor, mapped: bool) -> tuple[Tensor, ...]:
-    """Results of ``bound`` for every network, each stacked, (N, ...); it is given their numbers unless mapped."""
+def _over_networks(
+    bound: Callable[..., tuple[Tensor, ...]], predictor: Predictor, mapped: bool, network: int | None
+) -> tuple[Tensor, ...]:
+    """Results of ``bound`` for one network or all of them, stacked, (N, ...); unless mapped it is given the number."""
     with direct_sums():
+        if network is not None:
+            return tuple(result[None] for result in bound(pick(predictor.samples, network), network))
         numbers = count()
         return map_samples(lambda params: bound(params, None if mapped else next(numbers)), predictor.samples, mapped)
 
