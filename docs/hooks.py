@@ -19,7 +19,7 @@ MARKERS = re.compile(
 def on_files(files, config):
     """Serve the studies' figures and tables from where the studies have put them."""
     folder = RESULTS.parent
-    for path in sorted([*folder.rglob("*.png"), *folder.glob("*/*.md")]):
+    for path in sorted([*folder.rglob("*.png"), *folder.rglob("*.csv"), *folder.glob("*/*.md")]):
         address = f"results/{path.relative_to(folder).as_posix()}"
         files.append(File.generated(config, address, abs_src_path=str(path)))
     return files

@@ -53,9 +53,8 @@ OTHERS = {
 }  # fmt: skip
 """Words for columns, and for what a difference or a ratio is against."""
 
-PERCENTAGES = {"ibp", "elided", "best", "pgd", "accuracy", "certified"}
-DATASETS = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}
-RECIPES = {"paper": "as the paper does it", "now": "with what we know now"}
+FRACTIONS = {"ibp", "elided", "best", "pgd", "accuracy", "certified"}
+DATASETS = {"mnist": "MNIST", "fashion-mnist": "Fashion"}
 REPRODUCED = {
     "paper": "reproduced", "now": "reproduced, now", "validated": "reproduced, now, validated T",
     "regression": "reproduced",
@@ -108,11 +107,11 @@ def _counted(verdicts: Sequence[str]) -> str:
 def figure1_in_markdown() -> str:
     """Return Figure 1's rows of the IBP likelihood: means over seeds, with their standard deviations."""
     shown = {
-        "ibp": "`theorem1`", "elided": "`elided`", "best": "`best`, 500 images", "pgd": "under PGD",
-        "accuracy": "accuracy", "mutual_information": "mutual information",
+        "ibp": "`theorem1`", "elided": "`elided`", "best": "`best`", "pgd": "under PGD", "accuracy": "accuracy",
+        "mutual_information": "MI",
     }  # fmt: skip
     rows = [row for row in _table("paper/fig1") if row["likelihood"] == "ibp"]
-    return _means(rows, {"dataset": DATASETS, "method": SHORT, "recipe": RECIPES}, shown)
+    return _means(rows, {"dataset": DATASETS, "method": SHORT, "recipe": {}}, shown)
 
 
 def regression_in_markdown() -> str:
@@ -127,23 +126,24 @@ def _means(rows: Sequence[Row], by: Mapping[str, Mapping[str, str]], shown: Mapp
     Args:
         rows: one for each seed.
         by: columns that tell rows apart but for their seeds, each with words for its values.
-        shown: columns of figures, with their titles; fractions are shown as percentages.
+        shown: columns of figures, with their titles; fractions are shown in percent.
     """
-    titles = ["likelihood" if column == "likelihood" else "" for column in by]
-    lines = [f"| {' | '.join([*titles, *shown.values()])} |", "| --- " * (len(by) + len(shown)) + "|"]
+    titles = [column if column in ("likelihood", "recipe") else "" for column in by]
+    titles += [f"{title}, %" if column in FRACTIONS else title for column, title in shown.items()]
+    lines = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[column] for column in by), []).append(row)
     for key, own in groups.items():
         cells = [words.get(value, value) for value, words in zip(key, by.values(), strict=True)]
         for column in shown:
-            values = [row[column] for row in own]
-            mean, std = statistics.fmean(values), statistics.stdev(values)
-            if column in PERCENTAGES:
-                cells.append(f"{mean:.1%} ± {std:.1%}")
-            else:
-                digits = 4 if column == "mutual_information" else 3
-                cells.append(f"{mean:.{digits}f} ± {std:.{digits}f}")
+            scale, digits = (100, 1) if column in FRACTIONS else (1, 3)
+            values = [scale * row[column] for row in own]
+            if column == "mutual_information":
+                cells.append(f"{statistics.fmean(values):.4f}")
+                continue
+            # Not to be broken over lines.
+            cells.append(f"{statistics.fmean(values):.{digits}f}&nbsp;±&nbsp;{statistics.stdev(values):.{digits}f}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
