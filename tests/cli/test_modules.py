@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import certibayes as cb
+from certibayes.cli.terminal import BELOW_BAR
 
 from .cases import invoke
 
@@ -127,6 +128,32 @@ def test_mistakes_are_explained(arguments, message, members):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_wrong_usage(command, arguments, message, members):
     result = invoke(command, *arguments(members[0]))
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_a_certificate_of_modules_is_checked_with_them(members, tmp_path):
+    folder, _ = members
+    data = ["--dataset", "digits"]
+    made = invoke("certify", *flags(folder, 0, 1), *data, "--limit", 4, "--eps", 0.001, "--out", tmp_path / "own")
+    assert made.exit_code == 0, made.output
+    result = invoke("check", tmp_path / "own", *flags(folder, 0, 1), *data, "--json")
+    assert result.exit_code == 0 and json.loads(result.stdout)["confirmed"] > 0, result.output
+    other = invoke("check", tmp_path / "own", *flags(folder, 0, 2), *data)
+    assert other.exit_code == BELOW_BAR and "nothing was checked" in other.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (lambda f: ["own.json"], "pass the directory of a run; or --modules FILE... --architecture"),
+        (lambda f: ["runs/a", "own.json", *flags(f, 0)], "runs/a and --modules are two different predictors"),
+        (lambda f: ["runs/a", "runs/b", "own.json"], "takes one run and one certificate, got runs/a runs/b own.json"),
+        (lambda f: ["own.json", "--modules"], "--modules needs at least one file"),
+    ],
+)
+def test_what_check_needs_is_explained(arguments, message, members):
+    result = invoke("check", *arguments(members[0]))
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.replace("│", " ").split())
 

@@ -13,17 +13,19 @@ from certibayes.certificates import Certificate, Radius, RegressionCertificate, 
 from certibayes.certificates.certificate import parse
 from certibayes.certificates.words import bounds_in_words
 from certibayes.checker import Check, check_certificate
-from certibayes.cli.opening import Points, open_run
+from certibayes.cli.opening import Points, open_run, source_of
 from certibayes.cli.options import (
+    ArchitectureOption,
     DataDir,
     DataOption,
     DatasetOption,
     DeviceOption,
     JsonOption,
     LimitOption,
-    RunArgument,
+    ModulesOption,
     TargetOption,
     TaskOption,
+    run_directory,
 )
 from certibayes.cli.terminal import BELOW_BAR, console, error_handler, notes, print_json
 from certibayes.errors import InvalidInput
@@ -31,15 +33,22 @@ from certibayes.support.progress import reporting
 
 
 def check_command(
-    run: RunArgument,
-    certificate: Annotated[
-        Path, typer.Argument(help="The certificate: a file, or the directory that `certibayes certify --out` wrote.")
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RUN] CERTIFICATE",
+            help="Directory of the run, or zoo:NAME, left out with --modules; and the certificate, a file or the "
+            "directory that `certibayes certify --out` wrote.",
+            show_default=False,
+        ),
     ],
     strict: Annotated[
         bool, typer.Option("--strict", help="Leave nothing open: every marked point and all bounds must be confirmed.")
     ] = False,
     dataset: DatasetOption = None,
     file: DataOption = None,
+    modules: ModulesOption = None,
+    architecture: ArchitectureOption = None,
     target: TargetOption = None,
     task: TaskOption = None,
     samples: Annotated[
@@ -64,6 +73,11 @@ def check_command(
     Example: certibayes check runs/a runs/a-certified --strict
     """
     with error_handler():
+        *runs, last = paths
+        if len(runs) > 1:
+            raise typer.BadParameter(f"takes one run and one certificate, got {' '.join(paths)}.")
+        source = source_of(run_directory(runs[0]) if runs else None, modules, architecture)
+        certificate = Path(last)
         record = read_record(certificate)
         if record.get("kind") in (RegressionCertificate.kind, Radius.kind):
             raise InvalidInput(
@@ -75,7 +89,7 @@ def check_command(
         drawn = samples or claimed.samples
         seed = (claimed.seed or 0) if seed is None else seed
         points = Points(dataset, file, target, task, None, data_dir, limit or max(len(claimed), 1))
-        case = open_run(run, points, drawn, seed, device)
+        case = open_run(source, points, drawn, seed, device)
         with reporting(not as_json, "checking") as move:
             check = check_certificate(record, case.predictor, case.x, progress=move)
         same_labels = not check.problems and record["labels"] == case.y.tolist()
