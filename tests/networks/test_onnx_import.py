@@ -298,6 +298,29 @@ WAYS = {
     ),
     "product of activations": (VECTOR, [node("Mul", "x x", "y")], {}, "two activations"),
     "division by an activation": (VECTOR, [node("Div", "two x", "y")], {"two": np.array(2.0)}, "divisor"),
+    "a constant in the place of images": (
+        IMAGE, [node("Conv", "w x", "h"), FLAT], {"w": (1, 2, 3, 3)}, "activation must come first",
+    ),
+    "AveragePool, dilated": (
+        IMAGE, [node("AveragePool", "x", "h", kernel_shape=[2, 2], dilations=[2, 2]), FLAT], {"opset": 19},
+        "windows are dilated",
+    ),
+    "Pad of the batch": (
+        IMAGE, [node("Pad", "x p", "h"), FLAT], {"p": integers(1, 0, 0, 0, 0, 0, 0, 0)}, "pads the batch",
+    ),
+    "Pad of channels by reflection": (
+        IMAGE, [node("Pad", "x p", "h", mode="reflect"), FLAT], {"p": integers(0, 1, 0, 0, 0, 1, 0, 0)},
+        "pads channels by 'reflect'",
+    ),
+    "Slice, backward": (
+        VECTOR, [node("Slice", "x a b c d", "y")],
+        {"a": integers(3), "b": integers(0), "c": integers(1), "d": integers(-1)}, "steps backward",
+    ),
+    "Concat of the batch": (VECTOR, [node("Concat", "x x", "y", axis=0)], {}, "along the batch"),
+    "activations of unequal dimensions": (
+        VECTOR, [node("Unsqueeze", "x a", "k"), node("Add", "x k", "y")], {"a": integers(1)},
+        "different numbers of dimensions",
+    ),
     "a batch of several": (VECTOR, [node("Add", "x b", "y")], {"b": (2, 6)}, "batch"),
     "a shape without batch": (VECTOR, [node("Reshape", "x s", "y")], {"s": integers(3, 2)}, "begin with the batch"),
 }  # fmt: skip
@@ -323,6 +346,17 @@ def test_shapes_and_precisions_that_cannot_be_used_are_refused(tmp_path):
         from_onnx(write(tmp_path / "half.onnx", relu, VECTOR, kind=TensorProto.FLOAT16))
     with pytest.raises(InvalidInput, match="does not depend"):
         from_onnx(write(tmp_path / "constant.onnx", [node("Identity", "c", "y")], VECTOR, c=(1, 3)))
+
+
+def test_networks_of_two_inputs_are_refused(tmp_path):
+    import onnx
+
+    path = write(tmp_path / "two.onnx", [node("Relu", "x", "y")], VECTOR)
+    model = onnx.load(path)
+    model.graph.input.append(onnx.helper.make_tensor_value_info("other", onnx.TensorProto.FLOAT, VECTOR))
+    onnx.save(model, path)
+    with pytest.raises(InvalidInput, match="has 2 inputs and 1 outputs"):
+        from_onnx(path)
 
 
 def test_what_is_no_network_is_refused(tmp_path):
