@@ -21,6 +21,7 @@ from certibayes.inference._capture import TOGETHER, CapturedUpdate, Step
 from certibayes.inference._display import TrainingDisplay
 from certibayes.inference._interrupt import StopRequest
 from certibayes.inference._statistics import AT_END, BETWEEN_EPOCHS, refreshed, require_several
+from certibayes.inference._sweep import FullSweep
 from certibayes.inference._validation import validation_figures
 from certibayes.inference.algorithm import Algorithm, Info
 from certibayes.inference.schedule import Schedule
@@ -42,19 +43,6 @@ FINITE_EVERY = 50
 
 SECONDS_AHEAD = 0.25
 """Seconds that a GPU is left alone between such checks, which wait for it."""
-
-
-class FullSweep:
-    """All training examples in batches, each with its noise at full radius; the same again on every pass."""
-
-    def __init__(self, target: Target, source: BatchSource, seed: int):
-        self.target, self.source, self.seed = target, source, seed
-
-    def __iter__(self) -> Iterator[tuple[Batch, Noise]]:
-        """Start over."""
-        generator = torch.Generator().manual_seed(derived_seed(self.seed, "sweep"))
-        for batch in self.source.everything():
-            yield batch, self.target.likelihood.draw(1.0, batch, generator)
 
 
 @dataclass
