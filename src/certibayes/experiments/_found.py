@@ -76,7 +76,7 @@ class Found:
     Attributes:
         path: the directory, or the file of a certificate.
         runs: in the order of their names.
-        tables: likewise.
+        tables: likewise, but the paper's numbered figures first.
         certificates: files.
     """
 
@@ -121,6 +121,7 @@ def find(path: Path) -> Found:
             f"{path} holds no run ({RECORD}), no certificate ({CERTIFICATE}) and no results ({RESULTS}). Name a "
             "directory that certibayes train, certify --out or reproduce wrote."
         )
+    tables.sort(key=lambda table: not table.name.startswith("fig"))
     return Found(path, runs, tables, certificates)
 
 
