@@ -7,7 +7,15 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.certification import _branch as branch
-from certibayes.certification._prospects import ALIKE, OPTIMISM, PROBES, is_hardest, is_hopeless, is_out_of_reach
+from certibayes.certification._prospects import (
+    ALIKE,
+    OPTIMISM,
+    PROBES,
+    from_all_over,
+    is_hardest,
+    is_hopeless,
+    is_out_of_reach,
+)
 from certibayes.certification._stage import run
 from certibayes.certification.clock import Clock
 from certibayes.certification.stages import LogitBounds, margins
@@ -114,11 +122,35 @@ def test_networks_without_activations_are_still_bounded_jointly():
     assert best.certified.all()
 
 
+def steep(margin: float):
+    """A network whose margin is everywhere the same, which intervals do not see."""
+    net = nn.Sequential(nn.Linear(2, 1), nn.ReLU(), nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2))
+    values = ([[1.0, 0.0]], [1.0], [[1.0], [1.0]], [0.0, 0.0], [[20.0, -20.0], [0.0, 0.0]], [margin, 0.0])
+    for parameter, value in zip(net.parameters(), values, strict=True):
+        parameter.data = torch.tensor(value)
+    return net
+
+
+def test_networks_have_their_turns_from_all_over():
+    assert from_all_over(8) == [0, 4, 2, 6, 1, 5, 3, 7]
+    for networks in (1, 2, 5, 35):
+        assert sorted(from_all_over(networks)) == list(range(networks))
+
+
+def test_a_network_that_counts_for_many_does_not_speak_for_the_others(monkeypatch):
+    """The first is just not robust, the second is, by far: together they are."""
+    counts = turns(monkeypatch)
+    predictor = cb.Samples.from_modules([steep(-0.005), steep(3.0)], input_shape=(2,), weights=[12, 1]).predictor()
+    found = cb.certify(predictor, torch.zeros(1, 2), torch.tensor([0]), eps=0.01, domain=None, method=AUTO)
+    assert found.certified.all() and len(counts) > ALIKE
+
+
 def test_what_those_seen_have_in_common_decides():
     signs = torch.tensor([-1.0, 1.0, -1.0, 1.0])[:, None]
     means, deviations = torch.tensor([-0.3, -0.3, 0.1, -0.001]), torch.tensor([0.01, 0.3, 0.01, 0.0])
     values = means + deviations * signs
-    assert is_hopeless(values, NETWORKS).tolist() == [True, False, False, True]
+    # The last are copies of one network, as it seems.
+    assert is_hopeless(values, NETWORKS).tolist() == [True, False, False, False]
     assert not is_hopeless(values[: ALIKE - 1], NETWORKS).any()
     assert not is_hopeless(values, ALIKE).any()
 

@@ -24,6 +24,9 @@ ALIKE = 4
 DEVIATIONS = 5.0
 """How many standard deviations of what those seen tell the mean of those that are left might be above theirs."""
 
+LEAST_DEVIATION = 0.05
+"""Of the values of networks, as far as few of them can tell: those seen may be copies of one."""
+
 
 def is_hardest(value: Tensor, point: Tensor) -> Tensor:
     """Tell which pair of point and rival is the one of its point that is furthest from being proved.
@@ -61,6 +64,15 @@ def is_out_of_reach(before: Tensor, values: Tensor, is_seen: Tensor) -> Tensor:
     return (best < 0) & (left > 0) & (is_seen.sum(0) >= PROBES)
 
 
+def from_all_over(networks: int) -> list[int]:
+    """Return the numbers of all networks in an order in which the first few are far from each other.
+
+    Copies of a network that counts more than others stand side by side, as do samples of one posterior among several.
+    """
+    digits = max(1, (networks - 1).bit_length())
+    return sorted(range(networks), key=lambda number: f"{number:0{digits}b}"[::-1])
+
+
 def is_hopeless(values: Tensor, networks: int) -> Tensor:
     """Tell which means over networks are below 0 unless those that are left are quite unlike those seen so far.
 
@@ -79,6 +91,6 @@ def is_hopeless(values: Tensor, networks: int) -> Tensor:
         return torch.zeros_like(values[0], dtype=torch.bool)
     mean = values.mean(0)
     # Not by ``std``, which warns where there are no points.
-    deviation = ((values - mean).square().sum(0) / (seen - 1)).sqrt()
+    deviation = ((values - mean).square().sum(0) / (seen - 1)).sqrt().clamp(min=LEAST_DEVIATION)
     others = mean + DEVIATIONS * deviation * math.sqrt(1 / seen + 1 / left)
     return seen * mean + left * others < 0

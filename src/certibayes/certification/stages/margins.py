@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from certibayes.certification._prospects import is_hopeless
+from certibayes.certification._prospects import from_all_over, is_hopeless
 from certibayes.certification.clock import Clock
 from certibayes.certification.network_bounds import (
     batch_for,
@@ -54,12 +54,12 @@ class MarginBounds:
 
     def _one_by_one(self, problem: Problem, state: State, slopes: tuple[str, ...]) -> State:
         """Bound one network after the other, each for the points that those before it leave undecided."""
-        given_up, networks = torch.zeros_like(state.broken), problem.predictor.size
-        for network in range(networks):
+        given_up, networks = torch.zeros_like(state.broken), from_all_over(problem.predictor.size)
+        for done, network in enumerate(networks, 1):
             state = self._bounded(problem, state, slopes, self._wanted(state) & ~given_up[:, None], network)
             if self.gives_up:
                 point, rival = state.open.nonzero().T
-                hopeless = is_hopeless(state.values[: network + 1, point, rival], networks)
+                hopeless = is_hopeless(state.values[networks[:done]][:, point, rival], len(networks))
                 given_up = given_up.index_fill(0, point[hopeless], True)
         return state
 
