@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
@@ -21,7 +22,7 @@ from certibayes.certification.clock import Clock
 from certibayes.certification.stages import LogitBounds, margins
 from certibayes.certification.state import State
 
-from .cases import problem_of
+from .cases import EVERY_RIVAL, problem_of
 
 NETWORKS = 10
 AUTO = cb.Auto(intermediates="crown")
@@ -193,6 +194,21 @@ def test_networks_that_cannot_change_the_answer_are_spared(monkeypatch):
             assert counts == sorted(counts, reverse=True)
             saved += NETWORKS * counts[0] - sum(counts)
     assert saved > 0
+
+
+@pytest.mark.parametrize("with_logits", [False, True])
+def test_one_by_one_every_network_has_the_bounds_that_it_has_among_all(with_logits):
+    predictor = alike_and_deep(0)
+    x = torch.rand(6, 6, generator=torch.Generator().manual_seed(1))
+    # Nothing is ever proved, so that no network is spared.
+    problem = problem_of(predictor, x, 0.05, threshold=EVERY_RIVAL, intermediates="crown")
+    before = LogitBounds("ibp")(problem, State.start(problem), Clock())
+    at_once = margins.MarginBounds("crown", with_logits=with_logits)
+    found, expected = (stage(problem, before, Clock()) for stage in (replace(at_once, until_decided=True), at_once))
+    for name in ("margins", "lower", "upper", "values"):
+        assert torch.equal(getattr(found, name), getattr(expected, name))
+    differ = [not torch.equal(found.margins[0], other) for other in found.margins[1:]]
+    assert all(differ)
 
 
 def test_what_is_proved_or_out_of_reach_has_no_further_turn(monkeypatch):

@@ -154,6 +154,13 @@ def test_a_study_is_shown_as_it_is(tmp_path):
     assert "0.25" in page.text and page.tags.count("img") == 1 and ("data-key", "0.25") in page.attributes
 
 
+def test_numbered_figures_come_before_the_others(tmp_path):
+    for name in ("eta", "fig2", "fig1", "regression"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "results.csv").write_text("method,certified\nmap,0.5\n")
+    assert [table.name for table in find(tmp_path).tables] == ["fig1", "fig2", "eta", "regression"]
+
+
 def test_nothing_and_nonsense_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no directory"):
         write_report(tmp_path / "nowhere")
