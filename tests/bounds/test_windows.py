@@ -130,7 +130,7 @@ def test_only_units_that_may_have_either_sign_are_bounded(monkeypatch):
     over_windows = intermediate_bounds._Layer._over_windows
 
     def watched(self, how, field, rows):
-        asked.append(rows)
+        asked.append(rows[0])
         return over_windows(self, how, field, rows)
 
     monkeypatch.setattr(intermediate_bounds._Layer, "_over_windows", watched)

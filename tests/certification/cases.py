@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 from certibayes.bounds import Box, LinearBounder, Rounding, layer_boxes
 from certibayes.bounds.linear import margin_specification
+from certibayes.certification import network_bounds
 from certibayes.certification._branch import Search
 from certibayes.certification._leaves import Trees
 from certibayes.certification.problem import Problem
 from certibayes.networks import Graph, Params
 from certibayes.prediction import Predictor
 from certibayes.regions import Domain, InputRegion
+from certibayes.support import stacks
 
 EVERY_RIVAL = 2.0
 """A threshold that no difference of probabilities exceeds, so that every rival of every point is open."""
+
+
+def mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take networks all at once, as on a GPU."""
+    for module in (stacks, network_bounds):
+        monkeypatch.setattr(module, "are_mapped", lambda stacked: True)
 
 
 def problem_of(

@@ -8,16 +8,16 @@ from torch import nn
 
 import certibayes as cb
 from certibayes.bounds import intermediate
-from certibayes.certification import network_bounds
+from certibayes.bounds.intermediate import crown_boxes_of_all
+from certibayes.certification import _layers, network_bounds
 from certibayes.certification._narrowed import Narrowed
 from certibayes.certification._stage import Budgeted
 from certibayes.certification.clock import Clock
 from certibayes.certification.stages import LogitBounds, MarginBounds, SplitInputs
 from certibayes.certification.state import State
-from certibayes.networks import INPUT
 from certibayes.regions import Box
 
-from .cases import problem_of
+from .cases import mapped, problem_of
 from .test_intermediates import convolutional, points, predictor_of
 
 EPS = 0.04
@@ -109,29 +109,33 @@ def _of_two_inputs(seed):
     return net
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("kind", ["images", "two inputs"])
-def test_what_is_handed_on_is_what_would_be_found_anew(kind, monkeypatch):
+def test_what_is_handed_on_is_what_would_be_found_anew(kind, together, monkeypatch):
     """Boxes of another network, point or part of a box would prove what is not true."""
     if kind == "images":
         predictor, x, eps = predictor_of(convolutional(3.0, 0), convolutional(3.0, 1)), points(4), EPS
     else:
         predictor = predictor_of(*(_of_two_inputs(seed) for seed in range(3)))
         x, eps = torch.rand(7, 2, generator=torch.Generator().manual_seed(2)), 0.2
-    found, sizes = network_bounds._narrowed, []
+    found, sizes = _layers.narrowed_boxes, []
 
-    def compared(graph, params, boxes, mode, intermediates, share):
-        handed = found(graph, params, boxes, mode, intermediates, share)
-        anew = found(graph, params, boxes, mode, "crown", None)
+    def compared(graph, stack, box, rounding, intermediates, share=None, networks=()):
+        handed = found(graph, stack, box, rounding, intermediates, share, networks)
+        anew = found(graph, stack, box, rounding, "crown")
         if intermediates == "alpha-crown":
-            anew = intermediate.crown_boxes(graph, params, boxes, mode, known=anew, steps=intermediate.STEPS)
+            anew = crown_boxes_of_all(graph, stack, box, rounding, known=anew, steps=intermediate.STEPS)
         for name in intermediate.narrowed_layers(graph):
             for one, other in zip(handed[name].ends(), anew[name].ends(), strict=True):
                 # An ascent magnifies last bits, which depend on what else is in a batch.
                 torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
-        sizes.append(len(handed[INPUT].center))
+        sizes.append(len(box.center))
         return handed
 
-    monkeypatch.setattr(network_bounds, "_narrowed", compared)
+    for module in (_layers, network_bounds):
+        monkeypatch.setattr(module, "narrowed_boxes", compared)
+    if together:
+        mapped(monkeypatch)
     if kind == "images":
         cb.certify(predictor, x, eps=eps, method=cb.Best("alpha-crown", "crown", budget=0.5))
     else:

@@ -10,8 +10,7 @@ from torch.nn import functional
 import certibayes as cb
 from certibayes.bounds import Box, outward_box
 from certibayes.certificates import RegressionCertificate
-from certibayes.certification import BOUNDS, METHODS, Method, certify_in_shards, logit_bounds, margin_bounds
-from certibayes.certification import network_bounds as module
+from certibayes.certification import BOUNDS, METHODS, Method, _layers, certify_in_shards, logit_bounds, margin_bounds
 from certibayes.errors import UnsoundBounds
 from certibayes.prediction import Predictor
 
@@ -127,7 +126,7 @@ def test_finite_bounds_that_are_inverted_raise(bounds, monkeypatch):
     def wrong(box: Box) -> tuple[Tensor, Tensor]:
         return torch.ones(len(box.center), dtype=torch.bool), torch.ones((), dtype=torch.bool)
 
-    monkeypatch.setattr(module, "within_range", wrong)
+    monkeypatch.setattr(_layers, "within_range", wrong)
     with pytest.raises(UnsoundBounds, match="lies above its upper bound"):
         cb.certify(_predictor(), X, Y, eps=EPS, method=cb.Theorem1(bounds))
 

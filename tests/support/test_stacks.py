@@ -2,7 +2,7 @@
 
 import torch
 
-from certibayes.support.stacks import add_product, count, map_samples, pick, stack
+from certibayes.support.stacks import add_product, count, map_samples, map_trees, pick, stack
 
 
 def test_stack_and_pick_are_inverse():
@@ -23,6 +23,15 @@ def test_map_samples_keeps_tuples_and_dictionaries():
     one, rest = map_samples(lambda p: (p["w"], {"sum": p["w"].sum()}), stacked)
     assert torch.equal(one, stacked["w"])
     assert torch.equal(rest["sum"], stacked["w"].sum(1))
+
+
+def test_trees_hold_what_is_the_same_for_all():
+    stacked = {"w": torch.arange(6.0).view(3, 2), "none": None}
+    found = map_trees(
+        lambda tree, other: (tree["none"], {"sum": tree["w"].sum() + other[0]}, 0.5), stacked, (torch.ones(3),)
+    )
+    assert found[0] is None and found[2] == 0.5
+    assert torch.equal(found[1]["sum"], stacked["w"].sum(1) + 1)
 
 
 def test_add_product_overwrites_its_first_argument_and_also_runs_in_vmap(recwarn):

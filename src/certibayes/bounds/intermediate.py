@@ -13,7 +13,7 @@ over their receptive fields (``bounds.windows``), those of other layers over the
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -25,8 +25,9 @@ from certibayes.bounds.registry import rules_for
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL, Rounding
 from certibayes.bounds.slopes import adaptive_slopes
+from certibayes.bounds.stack import Stack
 from certibayes.bounds.windows import ReceptiveField, receptive_field
-from certibayes.networks import Graph, Params
+from certibayes.networks import Graph, Node, Params
 from certibayes.networks.graph import INPUT
 from certibayes.networks.operations import (
     ELU,
@@ -47,7 +48,6 @@ from certibayes.networks.operations import (
     Tanh,
 )
 from certibayes.regions import Box
-from certibayes.support.stacks import is_mapped
 
 KINKED = (ReLU, LeakyReLU, PReLU)
 """Linear on either side of 0, so that only units that may have either sign are worth narrowing."""
@@ -67,8 +67,6 @@ STEPS = 5
 COPIES = 8
 """Numbers that an ascent holds for each that a backward pass holds."""
 
-EVERY = slice(None)
-
 AT_ONCE = 2**22
 """Coefficients on the largest layer that are held at once: some tens of megabytes for a backward pass."""
 
@@ -85,13 +83,36 @@ def crown_boxes(
     known: Boxes | None = None,
     steps: int = 0,
 ) -> Boxes:
-    """Return boxes of every node, with CROWN bounds on the inputs of activations.
+    """Return boxes of every node of one network, with CROWN bounds on the inputs of activations.
 
     Args:
         graph: the network.
         params: parameters and buffers of one sample.
         boxes: interval bounds, from ``layer_boxes``.
         rounding: the same as theirs.
+        at_once: see ``crown_boxes_of_all``.
+        known: likewise.
+        steps: likewise.
+    """
+    return crown_boxes_of_all(graph, Stack(params), boxes[INPUT], rounding, at_once, known, steps)
+
+
+def crown_boxes_of_all(
+    graph: Graph,
+    stack: Stack,
+    box: Box,
+    rounding: Rounding = IDEAL,
+    at_once: int | None = None,
+    known: Boxes | None = None,
+    steps: int = 0,
+) -> Boxes:
+    """Return boxes of every node of N networks, (N B, ...), with CROWN bounds on the inputs of activations.
+
+    Args:
+        graph: the network.
+        stack: N samples of its parameters.
+        box: inputs, (B, ...); without a ball where there are several networks.
+        rounding: of the program that runs, or ideal.
         at_once: coefficients on the largest layer that are held at once, which sets the memory that is needed; by
             default ``AT_ONCE``, or ``AT_ONCE_ON_GPU``.
         known: boxes of ``narrowed_layers`` that were found before, for the same inputs; slopes by a word, from which
@@ -99,27 +120,34 @@ def crown_boxes(
         steps: of ascent on the slopes of each unit that is unstable still (alpha-CROWN; Xu et al., 2021).
     """
     wanted = narrowed_layers(graph)
-    at_once = at_once or (AT_ONCE_ON_GPU if boxes[INPUT].center.is_cuda else AT_ONCE)
+    at_once = at_once or (AT_ONCE_ON_GPU if box.center.is_cuda else AT_ONCE)
     bent = {
         name
         for node in graph.nodes
         if isinstance(node.operation, NONLINEAR) and not isinstance(node.operation, KINKED)
         for name in node.inputs
     }
-    tight: Boxes = {INPUT: boxes[INPUT]}
+    tight: Boxes = {INPUT: stack.box(box)}
     for index, node in enumerate(graph.nodes):
-        inputs = tuple(tight[name] for name in node.inputs)
-        tight[node.name] = rules_for(node.operation).interval(node.operation, node.weights(params), inputs, rounding)
+        tight[node.name] = _interval(node, stack, tuple(tight[name] for name in node.inputs), rounding)
         if node.name not in wanted:
             continue
         if known is not None:
             tight[node.name] = known[node.name]
-        layer = _Layer(dataclasses.replace(graph, nodes=graph.nodes[: index + 1]), params, tight, rounding, at_once)
+        layer = _Layer(dataclasses.replace(graph, nodes=graph.nodes[: index + 1]), stack, tight, rounding, at_once)
         for slopes in SLOPES if known is None else ():
             tight[node.name] = layer.narrowed(Chosen(slopes), every=node.name in bent)
         if steps > 0:
             tight[node.name] = layer.narrowed(Chosen("adaptive", steps), every=node.name in bent)
     return tight
+
+
+def _interval(node: Node, stack: Stack, inputs: tuple[Box, ...], rounding: Rounding) -> Box:
+    def rule(params: Params, *inputs: Box) -> Box:
+        return rules_for(node.operation).interval(node.operation, node.weights(params), inputs, rounding)
+
+    box: Box = stack.each(rule, *inputs)
+    return box
 
 
 def narrowed_layers(graph: Graph) -> set[str]:
@@ -170,18 +198,18 @@ class Chosen(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Layer:
-    """The last layer of a graph, whose units are to be bounded.
+    """The last layer of a graph, whose units are to be bounded, for B points of each of N networks.
 
     Attributes:
         graph: up to this layer.
-        params: parameters and buffers of one sample.
-        boxes: of all layers before, and of this one as far as it is known.
+        stack: the networks.
+        boxes: of all layers before, and of this one as far as it is known, (N B, ...).
         rounding: of the program that runs, or ideal.
         at_once: coefficients that are held at once.
     """
 
     graph: Graph
-    params: Params
+    stack: Stack
     boxes: Boxes
     rounding: Rounding
     at_once: int
@@ -199,14 +227,8 @@ class _Layer:
             every: whether to bound all units, or those alone whose sign is not known.
         """
         low, high = (end.flatten(1) for end in self.rounding.ends(self.box))
-        if is_mapped(low):
-            # Nobody can look at the signs of many networks at once.
-            every_unit = torch.arange(low.shape[1], device=low.device).expand(len(low), -1)
-            parts = [self._bounded(how, EVERY, units) for units in every_unit.split(self._rows_at_once(how), 1)]
-            found = torch.cat([lower for lower, _ in parts], 1), torch.cat([upper for _, upper in parts], 1)
-        else:
-            wanted = torch.ones_like(low, dtype=torch.bool) if every else (low < 0) & (high > 0)
-            found = self._of_some(how, wanted, low, high)
+        wanted = torch.ones_like(low, dtype=torch.bool) if every else (low < 0) & (high > 0)
+        found = self._of_some(how, wanted, low, high)
         new_low, new_high = torch.maximum(low, found[0]), torch.minimum(high, found[1])
         new = box_between_ends(new_low, new_high, self.box.center.dtype, self.rounding)
         # Where nothing is gained the box stays as it is, which is not rounded once more.
@@ -218,77 +240,89 @@ class _Layer:
         )
 
     def _of_some(self, how: Chosen, wanted: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound the wanted units, (B, units), and return both ends of all of them, (B, units)."""
+        """Bound the wanted units, (N B, units), and return both ends of all of them, (N B, units)."""
         low, high = low.clone(), high.clone()
         if not bool(wanted.any()):
             return low, high
-        field = receptive_field(self.graph, self.params, self.boxes)
+        field = receptive_field(self.graph, self.stack.first, self.boxes)
         if field is not None:
-            rows = wanted.nonzero()
-            low[rows[:, 0], rows[:, 1]], high[rows[:, 0], rows[:, 1]] = self._over_windows(how, field, rows)
+            found = self.stack.side_by_side(wanted)
+            ends = self._over_windows(how, field, found.rows)
+            point, unit = found.wanted.unbind(1)
+            low[point, unit], high[point, unit] = found.of_wanted(ends[0]), found.of_wanted(ends[1])
             return low, high
         for points, units in self._parts(wanted, self._rows_at_once(how)):
-            lower, upper = self._bounded(how, points, units)
             # What fills up rows depends on the other points of a batch, and results must not.
             asked = wanted[points].gather(1, units)
-            row, column = points[:, None].expand_as(units)[asked], units[asked]
-            low[row, column], high[row, column] = lower[asked], upper[asked]
+            for end, new in zip((low, high), self._bounded(how, points, units), strict=True):
+                known = end[points]
+                end[points] = known.scatter(1, units, torch.where(asked, new, known.gather(1, units)))
         return low, high
 
     def _over_windows(self, how: Chosen, field: ReceptiveField, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound units of a convolution, (R, 2) by point and number, over their receptive fields, (R,) each."""
+        """Bound units of a convolution, (N, M, 2) by point and number, over their receptive fields, (N, M) each."""
         windowed, shape = field.over(self.boxes), self.graph.output_shape
         found = []
-        for point, unit in (
-            part.unbind(1) for part in rows.split(max(1, self.at_once // (2 * field.largest * how.copies)))
-        ):
+        for part in rows.split(self._at_once(how, field.largest), 1):
+            point, unit = part.flatten(0, 1).unbind(1)
             channel, place = unit // (shape[1] * shape[2]), unit % (shape[1] * shape[2])
             at = (place // shape[2], place % shape[2])
             one = torch.arange(shape[0], device=unit.device) == channel[:, None]
             specification = one.to(self.box.center.dtype)[:, None, :, None, None]
-            bounder = LinearBounder(
-                field.graph, self.params, windowed.take(point, at), self.rounding, self._in_place, windowed.inside(at)
-            )
-            found.append(how.lower(bounder, torch.cat([specification, -specification], 1)))
-        lower, negative = torch.cat(found).unbind(1)
+            both = torch.cat([specification, -specification], 1)
+            lower = self._lower(how, field.graph, windowed.take(point, at), both, windowed.inside(at))
+            found.append(lower.unflatten(0, part.shape[:2]))
+        lower, negative = torch.cat(found, 1).unbind(2)
         return lower, -negative
+
+    def _lower(
+        self, how: Chosen, graph: Graph, boxes: Boxes, specification: Tensor, inside: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Bound linear functions of a graph's outputs in each network, for as many rows of each, (N R, S)."""
+        in_place = self.stack.count == 1 and not self.box.center.is_cuda
+
+        def lower(params: Params, boxes: Boxes, specification: Tensor, inside: Mapping[str, Tensor]) -> Tensor:
+            return how.lower(LinearBounder(graph, params, boxes, self.rounding, in_place, inside), specification)
+
+        bounds: Tensor = self.stack.each(lower, boxes, specification, inside)
+        return bounds
+
+    def _at_once(self, how: Chosen, largest: int) -> int:
+        """How many units of each network are bounded at once, where their coefficients are so many."""
+        return max(1, self.at_once // (2 * how.copies * largest * self.stack.count))
 
     def _rows_at_once(self, how: Chosen) -> int:
         """How many units of how many points together are bounded at once over the whole network."""
-        return max(1, self.at_once // (2 * how.copies * max(box.center[0].numel() for box in self.boxes.values())))
-
-    @property
-    def _in_place(self) -> bool:
-        """Whether memory may be used again, which on a CPU saves time; where networks are mapped it cannot be."""
-        return not self.box.center.is_cuda and not is_mapped(self.box.center)
+        return self._at_once(how, max(box.center[0].numel() for box in self.boxes.values()))
 
     def _parts(self, wanted: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield points (P,) and units of them (P, S) until all that are wanted were among them; others fill up rows.
+        """Yield points (N P,) and units of them (N P, S) until all that are wanted were among them; others fill up.
 
         Args:
-            wanted: units, (B, units).
-            most: units of how many points together.
+            wanted: units, (N B, units).
+            most: units of how many points of a network together.
         """
-        counts = wanted.sum(1)
+        by_network = wanted.sum(1).view(self.stack.count, -1)
         # Points with about as many units each, so that little is filled up.
-        order = counts.argsort(descending=True)
+        counts, order = by_network.sort(dim=1, descending=True)
+        order = order + torch.arange(len(order), device=order.device)[:, None] * order.shape[1]
         numbers = wanted.int().argsort(dim=1, descending=True, stable=True)
+        largest = counts.amax(0).tolist()
         start = 0
-        while start < len(order) and int(counts[order[start]]) > 0:
-            count = int(counts[order[start]])
-            points = order[start : start + max(1, most // count)]
-            for units in numbers[points, :count].split(most, 1):
-                yield points, units
-            start += len(points)
+        while start < len(largest) and largest[start] > 0:
+            count = largest[start]
+            points = order[:, start : start + max(1, most // count)]
+            for units in numbers[points.flatten(), :count].split(most, 1):
+                yield points.flatten(), units
+            start += points.shape[1]
 
-    def _bounded(self, how: Chosen, points: Tensor | slice, units: Tensor) -> tuple[Tensor, Tensor]:
-        """Bound units (P, S) of some points by a backward pass through the whole network, from both sides."""
-        boxes = self.boxes if isinstance(points, slice) else {n: box.take(points) for n, box in self.boxes.items()}
-        bounder = LinearBounder(self.graph, self.params, boxes, self.rounding, self._in_place)
+    def _bounded(self, how: Chosen, points: Tensor, units: Tensor) -> tuple[Tensor, Tensor]:
+        """Bound units (N P, S) of some points by a backward pass through the whole network, from both sides."""
+        boxes = {name: box.take(points) for name, box in self.boxes.items()}
         every = torch.arange(self.box.center[0].numel(), device=units.device)
         one = (every == units[..., None]).to(self.box.center.dtype)
         specification = torch.cat([one, -one], 1).unflatten(2, self.graph.output_shape)
-        lower, negative = how.lower(bounder, specification).split(units.shape[1], 1)
+        lower, negative = self._lower(how, self.graph, boxes, specification, {}).split(units.shape[1], 1)
         return lower, -negative
 
 

@@ -9,7 +9,7 @@ have, 1 where it is positive and 0 elsewhere. That is a third choice, for the pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,6 +19,7 @@ from certibayes.bounds.linear import LinearBounder
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL
 from certibayes.networks.operations import LeakyReLU, ReLU
+from certibayes.support.stacks import is_mapped
 
 WORDS = ("zero", "adaptive")
 """Slopes that are known without a bound, as ``Relaxation`` takes them."""
@@ -33,7 +34,7 @@ def better_lower(bounder: LinearBounder, specification: Tensor, slopes: Sequence
     Args:
         bounder: of the network.
         specification: coefficients on the outputs, (B, S, *output_shape).
-        slopes: some of ``WORDS``; with both of them ``CHOSEN`` may be the last, which cannot be mapped over networks.
+        slopes: some of ``WORDS``; with both of them ``CHOSEN`` may be the last.
     """
     found = [bounder.lower(specification, Relaxation(word)) for word in slopes if word != CHOSEN]
     if CHOSEN in slopes:
@@ -67,11 +68,19 @@ def adaptive_slopes(bounder: LinearBounder) -> dict[str, Tensor]:
 
 def _chosen(bounder: LinearBounder, specification: Tensor, start: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return 1 where the bound would rise with a unit's slope, else 0, (B, S, *shape), by node."""
-    # Any slopes are sound, so they may be found in any arithmetic. Not by ``torch.func``: what that imports when it is
-    # first used takes longer than many a certificate.
+    # Any slopes are sound, so they may be found in any arithmetic.
     ideal = replace(bounder, rounding=IDEAL, in_place=False)
+
+    def total(slopes: dict[str, Tensor]) -> Tensor:
+        return ideal.at_input(specification, Relaxation(slopes)).sum()
+
+    gradients = torch.func.grad(total)(start) if is_mapped(next(iter(start.values()))) else _gradients(total, start)
+    return {name: (value > 0).to(value) for name, value in gradients.items()}
+
+
+def _gradients(total: Callable[[dict[str, Tensor]], Tensor], start: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Do what ``torch.func.grad`` does; what that imports when it is first used takes longer than many certificates."""
     with torch.enable_grad():
         slopes = {name: value.requires_grad_() for name, value in start.items()}
-        total = ideal.at_input(specification, Relaxation(slopes)).sum()
-        gradients = torch.autograd.grad(total, list(slopes.values()), allow_unused=True, materialize_grads=True)
-    return {name: (value > 0).to(value) for name, value in zip(slopes, gradients, strict=True)}
+        gradients = torch.autograd.grad(total(slopes), list(slopes.values()), allow_unused=True, materialize_grads=True)
+    return dict(zip(slopes, gradients, strict=True))

@@ -6,7 +6,7 @@ they are found once for every network and point of a batch; all other boxes foll
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -56,16 +56,13 @@ class Narrowed:
             self._boxes[kind], start = found, 0
         else:
             start = len(next(iter(known.values())).center) if known else 0
-            self._boxes[kind] = {
-                name: Box(torch.cat([known[name].center, box.center]), torch.cat([known[name].radius, box.radius]))
-                for name, box in found.items()
-            }
+            self._boxes[kind] = {name: _joined([known[name], box]) for name, box in found.items()}
         self._rows[kind][points] = torch.arange(start, start + len(points), device=points.device)
 
 
 @dataclass(frozen=True)
 class Share:
-    """What is kept of some of the points, (P,), in one network, or, while that is None, in all of them."""
+    """What is kept of some of the points, (P,), in one network, or, while that is None, in any."""
 
     narrowed: Narrowed
     points: Tensor
@@ -75,8 +72,8 @@ class Share:
         """Return that of fewer points."""
         return replace(self, points=self.points[points])
 
-    def of_network(self, network: int | None) -> Share:
-        """Return that of one network; None stands for many that are mapped, of which nothing is kept."""
+    def of_network(self, network: int) -> Share:
+        """Return that of one network."""
         return replace(self, network=network)
 
     def known(self, intermediates: str) -> Boxes | None:
@@ -87,3 +84,20 @@ class Share:
         """Keep boxes, as long as there is room."""
         if self.network is not None:
             self.narrowed.keep(graph, (self.network, intermediates), self.points, boxes)
+
+
+def kept(shares: Sequence[Share], intermediates: str) -> Boxes | None:
+    """Return the boxes that are kept of all shares, one after the other, by layer; None unless all of them are."""
+    found: list[Boxes] = []
+    for share in shares:
+        known = share.known(intermediates)
+        if known is None:
+            return None
+        found.append(known)
+    if len(found) < 2:
+        return found[0] if found else None
+    return {name: _joined([boxes[name] for boxes in found]) for name in found[0]}
+
+
+def _joined(boxes: Sequence[Box]) -> Box:
+    return Box(torch.cat([box.center for box in boxes]), torch.cat([box.radius for box in boxes]))

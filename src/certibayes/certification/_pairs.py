@@ -11,9 +11,10 @@ from torch import Tensor
 
 from certibayes.bounds.linear import LinearFunction
 from certibayes.certification._branch import Search
+from certibayes.certification._layers import intermediate_boxes
 from certibayes.certification._leaves import Start, Trees
 from certibayes.certification._prospects import PROBES
-from certibayes.certification.network_bounds import intermediate_boxes, margin_coefficients
+from certibayes.certification.network_bounds import margin_coefficients
 from certibayes.certification.problem import Problem
 from certibayes.networks import direct_sums
 from certibayes.prediction import Predictor
@@ -140,7 +141,7 @@ def search_in(problem: Problem, pairs: Pairs, network: int, which: Tensor) -> Se
     with direct_sums():
         boxes, _ = intermediate_boxes(
             predictor, params, problem.box.take(points), problem.rounding, problem.intermediates,
-            share=None if problem.share is None else problem.share.take(points).of_network(network),
+            None if problem.share is None else problem.share.take(points), network,
         )  # fmt: skip
     return Search(graph, params, boxes, point, specification, problem.arithmetic, problem.memory // 2)
 

@@ -73,6 +73,16 @@ def from_all_over(networks: int) -> list[int]:
     return sorted(range(networks), key=lambda number: f"{number:0{digits}b}"[::-1])
 
 
+def in_turns(networks: list[int]) -> list[list[int]]:
+    """Divide networks into few turns for a GPU, where some take less than they would one by one.
+
+    First those that tell who is hopeless, then half of the others, with which there are enough to prove a point whose
+    remaining networks say nothing, and then the rest.
+    """
+    half = ALIKE + (len(networks) - ALIKE + 1) // 2
+    return [turn for turn in (networks[:ALIKE], networks[ALIKE:half], networks[half:]) if turn]
+
+
 def is_hopeless(values: Tensor, networks: int) -> Tensor:
     """Tell which means over networks are below 0 unless those that are left are quite unlike those seen so far.
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import count
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from certibayes.bounds import Box, Rounding, by_name, interval_bounds, layer_boxes, within_range
+from certibayes.bounds import Box, by_name, interval_bounds
 from certibayes.bounds.cuts import cut_layers
-from certibayes.bounds.intermediate import STEPS as INTERMEDIATE_STEPS
-from certibayes.bounds.intermediate import crown_boxes
 from certibayes.bounds.interval import prepared_inputs
 from certibayes.bounds.linear import Boxes, LinearBounder, output_bounds
 from certibayes.bounds.optimize import MOST_CUTS, optimized_bounds, optimized_lower
-from certibayes.bounds.registry import rules_for
-from certibayes.bounds.rounding import radius_within_range
 from certibayes.bounds.slopes import CHOSEN, WORDS, better_lower
+from certibayes.bounds.stack import Stack, apart
+from certibayes.certification._layers import Ranges, boxes_of_layers, narrowed_boxes
 from certibayes.certification._narrowed import Share
 from certibayes.errors import UnsoundBounds
-from certibayes.networks import Graph, Node, Params, direct_sums
+from certibayes.networks import Graph, Node, direct_sums
 from certibayes.prediction import Predictor
-from certibayes.support.stacks import map_samples, pick
+from certibayes.support.stacks import are_mapped, map_samples, map_trees, pick
 
 BOUNDS = ("ibp", "crown", "alpha-crown", "hull")
 """From loose and cheap to tight and costly: intervals, linear bounds, linear bounds with optimized slopes, and with
@@ -35,6 +32,9 @@ slopes that are optimized for every unit."""
 
 ONE_BY_ONE = tuple((word,) for word in WORDS)
 """Slopes of CROWN in rounds, each for what those before it leave open."""
+
+Bound = Callable[..., tuple[Tensor, ...]]
+"""(parameters of one network, what CROWN narrowed of its layers or nothing) -> tensors."""
 
 MEMORY = 2 * 2**30
 """Bytes that linear bounds may take on a CPU, by default."""
@@ -53,7 +53,7 @@ def logit_bounds(  # noqa: PLR0913 - public
     memory: int = MEMORY,
     slopes: tuple[str, ...] = WORDS,
     share: Share | None = None,
-    network: int | None = None,
+    networks: Sequence[int] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Bound the logits of every network of a predictor.
 
@@ -66,7 +66,7 @@ def logit_bounds(  # noqa: PLR0913 - public
         memory: bytes that linear bounds may take; they go through the points in parts where they must.
         slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
         share: what is kept of CROWN's intermediates for these points, and where to keep it.
-        network: the number of the only one to bound, which is all of N then; None for every network.
+        networks: the numbers of those to bound, which are all of N then; None for every network.
 
     Returns:
         Lower and upper ends in float64, (N, B, C); infinite for a network and point for which any layer came close to
@@ -78,12 +78,12 @@ def logit_bounds(  # noqa: PLR0913 - public
     mode = by_name(rounding, predictor.dtype)
     graph = predictor.graph
     points = torch.arange(len(box.center), device=box.center.device)
-    at_once = batch_for(predictor, 2 * graph.classes, memory, bounds, slopes)
+    at_once = batch_for(predictor, 2 * graph.classes, memory, bounds, slopes, networks)
     if bounds != "ibp" and len(points) > at_once:
         ends = [
             logit_bounds(
                 predictor, box.take(part), rounding, bounds, intermediates, memory, slopes,
-                None if share is None else share.take(part), network,
+                None if share is None else share.take(part), networks,
             )
             for part in points.split(at_once)
         ]  # fmt: skip
@@ -92,7 +92,7 @@ def logit_bounds(  # noqa: PLR0913 - public
 
     start, prepared = Ranges.start(box), prepared_inputs(graph, predictor.samples, box, mode)
 
-    def by_intervals(params: dict[str, Tensor], network: int | None = None) -> tuple[Tensor, ...]:
+    def by_intervals(params: dict[str, Tensor], narrowed: Boxes | None = None) -> tuple[Tensor, ...]:
         ranges = start
 
         def watch(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
@@ -104,10 +104,8 @@ def logit_bounds(  # noqa: PLR0913 - public
         output = interval_bounds(graph, params, prepared, mode, watch)
         return output.center, output.radius, *ranges
 
-    def by_linear_bounds(params: dict[str, Tensor], network: int | None = None) -> tuple[Tensor, ...]:
-        boxes, ranges = intermediate_boxes(
-            predictor, params, box, rounding, intermediates, start, _of_network(share, network)
-        )
+    def by_linear_bounds(params: dict[str, Tensor], narrowed: Boxes | None = None) -> tuple[Tensor, ...]:
+        boxes, ranges = boxes_of_layers(graph, params, box, mode, start, narrowed)
         bounder = LinearBounder(graph, params, boxes, mode)
         if bounds == "crown":
             lower, upper = output_bounds(graph, boxes, lambda both: better_lower(bounder, both, slopes), mode)
@@ -121,7 +119,8 @@ def logit_bounds(  # noqa: PLR0913 - public
         return lower, upper, *ranges
 
     bound = by_intervals if bounds == "ibp" else by_linear_bounds
-    low, high, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates), network)
+    found = _over_networks(bound, predictor, box, rounding, bounds, intermediates, share, networks)
+    low, high, known, inverted = found
     if bounds == "ibp":
         low, high = Box(low, high).ends()
     low, high = low.flatten(2), high.flatten(2)
@@ -157,7 +156,7 @@ def margin_bounds(  # noqa: PLR0913 - public
     intermediates: str = "ibp",
     slopes: tuple[str, ...] = WORDS,
     share: Share | None = None,
-    network: int | None = None,
+    networks: Sequence[int] | None = None,
 ) -> Tensor:
     """Bound the margins z_y - z_c of every network from below, with the last layer folded in.
 
@@ -171,7 +170,7 @@ def margin_bounds(  # noqa: PLR0913 - public
         intermediates: one of ``INTERMEDIATES``.
         slopes: of ``"crown"``, see ``bounds.slopes``; the best of them is taken.
         share: see ``logit_bounds``.
-        network: likewise.
+        networks: likewise.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -180,7 +179,7 @@ def margin_bounds(  # noqa: PLR0913 - public
         UnsoundBounds: a layer's finite bounds are inverted.
     """
     specification = margin_coefficients(predictor.graph, labels[:, None], rivals, predictor.dtype)
-    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates, slopes, share, network)
+    return output_lower_bounds(predictor, box, specification, rounding, bounds, intermediates, slopes, share, networks)
 
 
 @torch.no_grad()
@@ -193,7 +192,7 @@ def output_lower_bounds(  # noqa: PLR0913 - public
     intermediates: str = "ibp",
     slopes: tuple[str, ...] = WORDS,
     share: Share | None = None,
-    network: int | None = None,
+    networks: Sequence[int] | None = None,
 ) -> Tensor:
     """Bound linear functions of the outputs of every network from below, with the last layer folded in.
 
@@ -206,7 +205,7 @@ def output_lower_bounds(  # noqa: PLR0913 - public
         intermediates: likewise.
         slopes: likewise.
         share: likewise.
-        network: likewise.
+        networks: likewise.
 
     Returns:
         Lower bounds in float64, (N, B, K); -inf where nothing is known.
@@ -215,16 +214,12 @@ def output_lower_bounds(  # noqa: PLR0913 - public
         UnsoundBounds: a layer's finite bounds are inverted.
     """
     mode = by_name(rounding, predictor.dtype)
-    graph, start = predictor.graph, Ranges.start(box)
+    graph, start, one_by_one = predictor.graph, Ranges.start(box), not are_mapped(predictor.samples)
 
-    def bound(params: dict[str, Tensor], network: int | None = None) -> tuple[Tensor, ...]:
-        # Intervals stay intervals, whatever linear bounds know of the layers in between.
-        known_by = "ibp" if bounds == "ibp" else intermediates
-        boxes, ranges = intermediate_boxes(
-            predictor, params, box, rounding, known_by, start, _of_network(share, network)
-        )
-        # On a GPU this is mapped over networks, and nothing is overwritten.
-        bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and not specification.is_cuda)
+    def bound(params: dict[str, Tensor], narrowed: Boxes | None = None) -> tuple[Tensor, ...]:
+        boxes, ranges = boxes_of_layers(graph, params, box, mode, start, narrowed)
+        # Where this is mapped over networks, nothing is overwritten.
+        bounder = LinearBounder(graph, params, boxes, mode, in_place=bounds == "crown" and one_by_one)
         if bounds == "ibp":
             lower = bounder.elided(specification)
         elif bounds == "crown":
@@ -233,7 +228,7 @@ def output_lower_bounds(  # noqa: PLR0913 - public
             lower = optimized_lower(bounder, specification)
         return lower, *ranges
 
-    lower, known, inverted = _over_networks(bound, predictor, can_be_mapped(bounds, intermediates), network)
+    lower, known, inverted = _over_networks(bound, predictor, box, rounding, bounds, intermediates, share, networks)
     _require_upright(~inverted)
     return torch.where(known[..., None] & torch.isfinite(lower), lower, -torch.inf)
 
@@ -246,86 +241,12 @@ def margin_coefficients(graph: Graph, labels: Tensor, rivals: Tensor, dtype: tor
     return difference.view(*difference.shape[:-1], *graph.output_shape)
 
 
-class Ranges(NamedTuple):
-    """What the boxes of all layers seen so far say about a batch of points.
+def go_together(predictor: Predictor, box: Box, bounds: str, intermediates: str) -> bool:
+    """Tell whether networks are bounded all at once, as on a GPU, or one after the other.
 
-    Attributes:
-        known: where all of them are far from overflow, (B,); NaN is not. Overflow can hide behind a bounded activation.
-        inverted: whether any radius is negative, ().
+    Cuts need that on every device, and CROWN's intermediates where inputs carry a ball, which is for one network.
     """
-
-    known: Tensor
-    inverted: Tensor
-
-    @staticmethod
-    def start(box: Box) -> Ranges:
-        """Return what the box of the inputs says."""
-        return Ranges(*within_range(box))
-
-    def seen(self, node: Node, inputs: tuple[Box, ...], output: Box, rounding: Rounding) -> Ranges:
-        """Record the box of a layer, made of those of its inputs."""
-        rules = rules_for(node.operation)
-        if rules.keeps_range:
-            return self
-        if rules.radius_tells and inputs[0].ball is None and radius_within_range(output, rounding):
-            return self
-        inside, inverted = within_range(output)
-        return Ranges(self.known & inside, self.inverted | inverted)
-
-
-def intermediate_boxes(
-    predictor: Predictor,
-    params: Params,
-    box: Box,
-    rounding: str,
-    intermediates: str,
-    start: Ranges | None = None,
-    share: Share | None = None,
-) -> tuple[Boxes, Ranges]:
-    """Return the boxes of every layer of one network, and what they say about overflow.
-
-    Args:
-        predictor: N networks.
-        params: of one of them.
-        box: inputs, (B, ...).
-        rounding: see ``margin_bounds``.
-        intermediates: likewise.
-        start: what the box of the inputs says, where that is known: it is the same for all networks.
-        share: what is kept of this very network.
-    """
-    mode = by_name(rounding, predictor.dtype)
-    boxes = layer_boxes(predictor.graph, params, box, mode)
-    ranges = Ranges.start(box) if start is None else start
-    for node in predictor.graph.nodes:
-        ranges = ranges.seen(node, tuple(boxes[name] for name in node.inputs), boxes[node.name], mode)
-    if intermediates != "ibp":
-        boxes = _narrowed(predictor.graph, params, boxes, mode, intermediates, share)
-    return boxes, ranges
-
-
-def _narrowed(
-    graph: Graph, params: Params, boxes: Boxes, mode: Rounding, intermediates: str, share: Share | None
-) -> Boxes:
-    """Narrow boxes by CROWN, or take what is known of that."""
-    known = None if share is None else share.known(intermediates)
-    if known is not None:
-        return crown_boxes(graph, params, boxes, mode, known=known)
-    steps = 0
-    if intermediates == "alpha-crown":
-        known, steps = None if share is None else share.known("crown"), INTERMEDIATE_STEPS
-    boxes = crown_boxes(graph, params, boxes, mode, known=known, steps=steps)
-    if share is not None:
-        share.keep(graph, intermediates, boxes)
-    return boxes
-
-
-def _of_network(share: Share | None, network: int | None) -> Share | None:
-    return None if share is None else share.of_network(network)
-
-
-def can_be_mapped(bounds: str, intermediates: str) -> bool:
-    """Tell whether networks are bounded all at once, on a GPU, or one by one, as cuts and selected units need it."""
-    return bounds == "ibp" or (bounds != "hull" and intermediates == "ibp")
+    return are_mapped(predictor.samples) and bounds != "hull" and (intermediates == "ibp" or box.ball is None)
 
 
 def slope_rounds(bounds: str, intermediates: str) -> tuple[tuple[str, ...], ...]:
@@ -335,7 +256,12 @@ def slope_rounds(bounds: str, intermediates: str) -> tuple[tuple[str, ...], ...]
 
 
 def batch_for(
-    predictor: Predictor, quantities: int, memory: int, bounds: str = "crown", slopes: tuple[str, ...] = WORDS
+    predictor: Predictor,
+    quantities: int,
+    memory: int,
+    bounds: str = "crown",
+    slopes: tuple[str, ...] = WORDS,
+    networks: Sequence[int] | None = None,
 ) -> int:
     """How many points at once keep linear bounds on so many quantities of each within ``memory`` bytes."""
     graph = predictor.graph
@@ -350,19 +276,63 @@ def batch_for(
             for layer in cut_layers(graph).values()
         )
     each_point = quantities * numbers * torch.finfo(predictor.dtype).bits // 8
-    networks = predictor.size if predictor.device.type == "cuda" and bounds != "hull" else 1
-    return max(1, memory // (each_point * networks))
+    together = predictor.size if networks is None else len(networks)
+    return max(1, memory // (each_point * (together if are_mapped(predictor.samples) and bounds != "hull" else 1)))
 
 
-def _over_networks(
-    bound: Callable[..., tuple[Tensor, ...]], predictor: Predictor, mapped: bool, network: int | None
+def _over_networks(  # noqa: PLR0913 - what its callers were given
+    bound: Bound,
+    predictor: Predictor,
+    box: Box,
+    rounding: str,
+    bounds: str,
+    intermediates: str,
+    share: Share | None,
+    networks: Sequence[int] | None,
 ) -> tuple[Tensor, ...]:
-    """Results of ``bound`` for one network or all of them, stacked, (N, ...); unless mapped it is given the number."""
+    """Results of ``bound`` for some networks or all of them, stacked, (N, ...)."""
     with direct_sums():
-        if network is not None:
-            return tuple(result[None] for result in bound(pick(predictor.samples, network), network))
-        numbers = count()
-        return map_samples(lambda params: bound(params, None if mapped else next(numbers)), predictor.samples, mapped)
+        if bounds == "ibp" or intermediates == "ibp":
+            samples = predictor.samples if networks is None else _picked(predictor, networks)
+            return map_samples(bound, samples, mapped=bounds != "hull")
+        narrow = partial(
+            narrowed_boxes, predictor.graph, box=box, rounding=by_name(rounding, predictor.dtype),
+            intermediates=intermediates, share=share,
+        )  # fmt: skip
+        numbers = list(range(predictor.size) if networks is None else networks)
+        if len(numbers) > 1 and go_together(predictor, box, bounds, intermediates):
+            return _together(bound, predictor, narrow, numbers)
+        found = [_alone(bound, predictor, narrow, number) for number in numbers]
+        return tuple(torch.stack(results) for results in zip(*found, strict=True))
+
+
+def _alone(bound: Bound, predictor: Predictor, narrow: Callable[..., Boxes], number: int) -> tuple[Tensor, ...]:
+    """Result of ``bound`` for one network whose layers are narrowed first."""
+    params = pick(predictor.samples, number)
+    return bound(params, narrow(Stack(params), networks=[number]))
+
+
+def _together(
+    bound: Bound, predictor: Predictor, narrow: Callable[..., Boxes], numbers: list[int]
+) -> tuple[Tensor, ...]:
+    """Results of ``bound`` for networks whose layers are narrowed first, all at once, or half of them where it must."""
+    samples = _picked(predictor, numbers)
+    try:
+        narrowed = narrow(Stack.of(samples), networks=numbers)
+        found: tuple[Tensor, ...] = map_trees(bound, samples, apart(narrowed, len(numbers)))
+        return found
+    except torch.cuda.OutOfMemoryError:
+        if len(numbers) == 1:
+            raise
+    torch.cuda.empty_cache()
+    half = len(numbers) // 2
+    parts = [_together(bound, predictor, narrow, part) for part in (numbers[:half], numbers[half:])]
+    return tuple(torch.cat(results) for results in zip(*parts, strict=True))
+
+
+def _picked(predictor: Predictor, networks: Sequence[int]) -> dict[str, Tensor]:
+    """Return the samples of some networks, stacked."""
+    return {name: tensor[list(networks)] for name, tensor in predictor.samples.items()}
 
 
 def _require_upright(*flags: Tensor) -> None:

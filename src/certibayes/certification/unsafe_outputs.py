@@ -16,8 +16,9 @@ from torch import Tensor
 from certibayes.bounds import Box, by_name
 from certibayes.certification._branch import Search
 from certibayes.certification._input_split import FEW, proved_in_parts
+from certibayes.certification._layers import intermediate_boxes
 from certibayes.certification.clock import Ended
-from certibayes.certification.network_bounds import MEMORY, intermediate_boxes, output_lower_bounds
+from certibayes.certification.network_bounds import MEMORY, output_lower_bounds
 from certibayes.networks import direct_sums
 from certibayes.prediction import Predictor
 from certibayes.support.stacks import pick

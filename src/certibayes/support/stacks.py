@@ -8,7 +8,7 @@ chunk is halved until it fits in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,14 +44,18 @@ def first(stacked: Params, number: int) -> dict[str, Tensor]:
     return {name: tensor[:number] for name, tensor in stacked.items()}
 
 
+def are_mapped(stacked: Params) -> bool:
+    """Tell whether ``map_samples`` takes these samples all at once: where they are on a GPU."""
+    return next(iter(stacked.values())).is_cuda
+
+
 def map_samples(function: Callable[[dict[str, Tensor]], Result], stacked: Params, mapped: bool = True) -> Result:
     """Return ``function`` of every sample; each tensor of its result stacked, (S, ...).
 
     ``function`` takes the parameters of one network and returns a tensor, or tensors in tuples and dictionaries; where
     vmap cannot trace it, it must not be ``mapped``, and sees one network after the other on every device.
     """
-    on_gpu = next(iter(stacked.values())).is_cuda
-    if on_gpu and mapped:
+    if are_mapped(stacked) and mapped:
         parts, join = list(_in_chunks(function, stacked)), torch.cat
     else:
         parts, join = [function(pick(stacked, i)) for i in range(count(stacked))], torch.stack
@@ -74,6 +78,25 @@ def _in_chunks(function: Callable[[dict[str, Tensor]], Result], stacked: Params)
             continue
         yield result
         start += chunk
+
+
+def map_trees(function: Callable[..., Any], *stacked: Any) -> Any:
+    """Return ``torch.vmap`` of a function of trees; what is no tensor in them, or in its result, is the same for all.
+
+    Args:
+        function: of one sample's part of each tree.
+        *stacked: trees of tensors with a leading dimension S, and of anything else.
+    """
+    found: list[Any] = []
+
+    def tensors_of(*trees: Any) -> tuple[Tensor, ...]:
+        found[:] = pytree.tree_flatten(function(*trees))
+        return tuple(leaf for leaf in found[0] if isinstance(leaf, Tensor))
+
+    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, stacked)
+    tensors = iter(torch.vmap(tensors_of, in_dims=dims)(*stacked))
+    leaves, structure = found
+    return pytree.tree_unflatten([next(tensors) if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure)
 
 
 def is_mapped(tensor: Tensor) -> bool:

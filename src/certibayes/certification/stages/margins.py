@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from certibayes.certification._prospects import from_all_over, is_hopeless
+from certibayes.certification._prospects import from_all_over, in_turns, is_hopeless
 from certibayes.certification.clock import Clock
 from certibayes.certification.network_bounds import (
     batch_for,
-    can_be_mapped,
+    go_together,
     logit_bounds,
     margin_bounds,
     slope_rounds,
@@ -28,8 +28,8 @@ class MarginBounds:
         bounds: how; not ``"hull"``, which ``Refine`` has.
         rivals: ``"open"`` for those that keep a point open, or ``"all"``: the margins of the others count, too, less.
         with_logits: whether to bound the logits anew, too, for what the other classes add to a denominator.
-        until_decided: whether a point is left alone once it is proved, where its networks have their turns one after
-            the other; the others would only say more about its probabilities.
+        until_decided: whether a point is left alone once it is proved, where intermediates make networks so costly
+            that they have turns; the others would only say more about its probabilities.
         gives_up: whether it is left alone, too, once it is out of reach as far as its networks so far tell; see
             ``certification._prospects``.
     """
@@ -43,8 +43,8 @@ class MarginBounds:
     def __call__(self, problem: Problem, state: State, clock: Clock) -> State:
         """See ``Stage``."""
         for slopes in slope_rounds(self.bounds, problem.intermediates):
-            if self.until_decided and not can_be_mapped(self.bounds, problem.intermediates):
-                state = self._one_by_one(problem, state, slopes)
+            if self.until_decided and problem.intermediates != "ibp" and self.bounds != "ibp":
+                state = self._in_turns(problem, state, slopes)
             else:
                 state = self._bounded(problem, state, slopes, self._wanted(state))
         return state
@@ -52,33 +52,36 @@ class MarginBounds:
     def _wanted(self, state: State) -> Tensor:
         return state.open if self.rivals == "open" else state.every_rival
 
-    def _one_by_one(self, problem: Problem, state: State, slopes: tuple[str, ...]) -> State:
-        """Bound one network after the other, each for the points that those before it leave undecided."""
+    def _in_turns(self, problem: Problem, state: State, slopes: tuple[str, ...]) -> State:
+        """Bound one network, or some, after the other, each for the points that those before them leave undecided."""
         given_up, networks = torch.zeros_like(state.broken), from_all_over(problem.predictor.size)
-        for done, network in enumerate(networks, 1):
-            state = self._bounded(problem, state, slopes, self._wanted(state) & ~given_up[:, None], network)
+        together = go_together(problem.predictor, problem.box, self.bounds, problem.intermediates)
+        done: list[int] = []
+        for turn in in_turns(networks) if together else [[network] for network in networks]:
+            state = self._bounded(problem, state, slopes, self._wanted(state) & ~given_up[:, None], turn)
+            done += turn
             if self.gives_up:
                 point, rival = state.open.nonzero().T
-                hopeless = is_hopeless(state.values[networks[:done]][:, point, rival], len(networks))
+                hopeless = is_hopeless(state.values[done][:, point, rival], len(networks))
                 given_up = given_up.index_fill(0, point[hopeless], True)
         return state
 
     def _bounded(
-        self, problem: Problem, state: State, slopes: tuple[str, ...], wanted: Tensor, network: int | None = None
+        self, problem: Problem, state: State, slopes: tuple[str, ...], wanted: Tensor, turn: list[int] | None = None
     ) -> State:
-        """Bound the margins against rivals that are wanted, (B, C), in one network or in all."""
+        """Bound the margins against rivals that are wanted, (B, C), in some networks or in all."""
         points = points_of(wanted)
         if len(points) == 0:
             return state
         count, predictor = int(wanted.sum(-1).max()), problem.predictor
-        networks = slice(None) if network is None else slice(network, network + 1)
-        for part in points.split(batch_for(predictor, count, problem.memory, self.bounds, slopes)):
+        networks = slice(None) if turn is None else turn
+        for part in points.split(batch_for(predictor, count, problem.memory, self.bounds, slopes, turn)):
             # The rivals that are wanted come first; shorter lists are filled up with others, at no extra cost.
             rivals = wanted[part].int().argsort(dim=-1, descending=True, stable=True)[:, :count]
             box, share = problem.box.take(part), None if problem.share is None else problem.share.take(part)
             found = margin_bounds(
                 predictor, box, problem.labels[part], rivals, problem.rounding, self.bounds, problem.intermediates,
-                slopes, share, network,
+                slopes, share, turn,
             )  # fmt: skip
             margins = state.margins[:, part]
             own, place = margins[networks], rivals.expand(len(found), -1, -1)
@@ -87,7 +90,7 @@ class MarginBounds:
                 lower, upper = state.lower[:, part], state.upper[:, part]
                 lower[networks], upper[networks] = logit_bounds(
                     predictor, box, problem.rounding, self.bounds, problem.intermediates, problem.memory, slopes, share,
-                    network,
+                    turn,
                 )  # fmt: skip
                 state = state.with_logits(part, lower, upper).with_values_of_logits(part)
             state = state.with_margins(part, margins)
