@@ -48,6 +48,7 @@ from certibayes.networks.operations import (
     Tanh,
 )
 from certibayes.regions import Box
+from certibayes.support.memory import bytes_allowed
 
 KINKED = (ReLU, LeakyReLU, PReLU)
 """Linear on either side of 0, so that only units that may have either sign are worth narrowing."""
@@ -67,11 +68,8 @@ STEPS = 5
 COPIES = 8
 """Numbers that an ascent holds for each that a backward pass holds."""
 
-AT_ONCE = 2**22
-"""Coefficients on the largest layer that are held at once: some tens of megabytes for a backward pass."""
-
-AT_ONCE_ON_GPU = 2**26
-"""Fewer would not keep it busy."""
+BYTES = 128
+"""What a backward pass takes for each coefficient on the largest layer."""
 
 
 def crown_boxes(
@@ -113,14 +111,14 @@ def crown_boxes_of_all(
         stack: N samples of its parameters.
         box: inputs, (B, ...); without a ball where there are several networks.
         rounding: of the program that runs, or ideal.
-        at_once: coefficients on the largest layer that are held at once, which sets the memory that is needed; by
-            default ``AT_ONCE``, or ``AT_ONCE_ON_GPU``.
+        at_once: coefficients on the largest layer that are held at once; by default as many as
+            ``support.memory`` has room for.
         known: boxes of ``narrowed_layers`` that were found before, for the same inputs; slopes by a word, from which
             they come, are not tried again then.
         steps: of ascent on the slopes of each unit that is unstable still (alpha-CROWN; Xu et al., 2021).
     """
     wanted = narrowed_layers(graph)
-    at_once = at_once or (AT_ONCE_ON_GPU if box.center.is_cuda else AT_ONCE)
+    at_once = at_once or bytes_allowed(box.center.device) // BYTES
     bent = {
         name
         for node in graph.nodes

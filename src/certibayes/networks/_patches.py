@@ -7,6 +7,8 @@ matrix, made by strided views and one copy, and every output is a direct sum, as
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -71,8 +73,6 @@ def convolve_transposed(
 ) -> Tensor:
     """Apply the transpose of ``convolve``'s linear map to (B, O, oh, ow).
 
-    With zeros between outputs that are ``stride`` apart it is a convolution with the flipped filters.
-
     Args:
         y: what the convolution's outputs are multiplied with.
         weight: filters (O, C / groups, kh, kw).
@@ -81,9 +81,81 @@ def convolve_transposed(
         dilation: of the filters.
         groups: of channels.
     """
+    if torch.is_grad_enabled() and not weight.requires_grad:
+        transposed: Tensor = _Transposed.apply(y, weight, stride, padding, dilation, groups)
+        return transposed
+    return _transposed(y, weight, stride, padding, dilation, groups)
+
+
+class _Transposed(torch.autograd.Function):
+    """``convolve_transposed`` with its derivative written out, which is a convolution.
+
+    Inside ``torch.vmap`` that of a strided view would be computed network by network.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(
+        y: Tensor, weight: Tensor, stride: Pair, padding: tuple[int, int, int, int], dilation: Pair, groups: int
+    ) -> Tensor:
+        return _transposed(y, weight, stride, padding, dilation, groups)
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        context.save_for_backward(inputs[1])
+        context.settings = inputs[2:]
+
+    @staticmethod
+    def backward(context: Any, derivative: Tensor) -> tuple[Tensor | None, ...]:
+        (weight,) = context.saved_tensors
+        stride, (left, right, top, bottom), dilation, groups = context.settings
+        down, across = (dilation[i] * (weight.shape[2 + i] - 1) for i in range(2))
+        around = (across - left, across - right, down - top, down - bottom)
+        return convolve(derivative, weight, stride, around, dilation, groups), None, None, None, None, None
+
+
+def _transposed(
+    y: Tensor, weight: Tensor, stride: Pair, padding: tuple[int, int, int, int], dilation: Pair, groups: int
+) -> Tensor:
+    if stride == (1, 1) or dilation != (1, 1):
+        return _among_zeros(y, weight, stride, padding, dilation, groups)
+    return _pixel_by_pixel(y, weight, stride, padding, groups)
+
+
+def _among_zeros(
+    y: Tensor, weight: Tensor, stride: Pair, padding: tuple[int, int, int, int], dilation: Pair, groups: int
+) -> Tensor:
+    """Convolve with the flipped filters, with zeros between outputs that are ``stride`` apart."""
     height, width = y.shape[2:]
     apart = functional.pad(y[:, :, :, None, :, None], (0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
     apart = apart.flatten(4, 5).flatten(2, 3)[:, :, : (height - 1) * stride[0] + 1, : (width - 1) * stride[1] + 1]
     filters = len(weight)
     flipped = weight.unflatten(0, (groups, filters // groups)).transpose(1, 2).flatten(0, 1).flip(-2, -1)
     return convolve(apart, flipped, (1, 1), padding, dilation, groups)
+
+
+def _pixel_by_pixel(y: Tensor, weight: Tensor, stride: Pair, padding: tuple[int, int, int, int], groups: int) -> Tensor:
+    """Compute the s x s pixels that belong to one place of y as so many channels, without a product with zeros.
+
+    With filters w as long as K strides s, filled up with zeros, the pixel s q + r of the result is
+
+        sum_t y[q - t] w[s t + r],    0 <= t < K,    0 <= r < s,
+
+    a convolution of y with filters of length K for every r (Shi et al., 2016).
+    """
+    filters, channels, *kernel = weight.shape
+    turns = [-(-kernel[i] // stride[i]) for i in range(2)]
+    filled = functional.pad(weight, (0, turns[1] * stride[1] - kernel[1], 0, turns[0] * stride[0] - kernel[0]))
+    # (groups, O / groups, C / groups, t, r, t, r) -> (groups, C / groups, r, r, O / groups, t, t)
+    split = filled.view(groups, filters // groups, channels, turns[0], stride[0], turns[1], stride[1])
+    shorter = split.permute(0, 2, 4, 6, 1, 3, 5).flatten(0, 3).flip(-2, -1)
+    around = (turns[1] - 1, turns[1] - 1, turns[0] - 1, turns[0] - 1)
+    pixels = convolve(y, shorter, (1, 1), around, (1, 1), groups)
+    # (B, C, r, r, q, q) -> (B, C, q, r, q, r)
+    pixels = pixels.unflatten(1, (groups * channels, *stride)).permute(0, 1, 4, 2, 5, 3)
+    whole = pixels.reshape(len(y), groups * channels, -1, stride[1] * pixels.shape[4])
+    sizes = [(y.shape[2 + i] - 1) * stride[i] + 2 - kernel[i] for i in range(2)]
+    near = (padding[2] - kernel[0] + 1, padding[0] - kernel[1] + 1)
+    far = [sizes[i] + padding[2 - 2 * i] + padding[3 - 2 * i] - whole.shape[2 + i] - near[i] for i in range(2)]
+    return functional.pad(whole, (near[1], far[1], near[0], far[0]))
