@@ -8,8 +8,11 @@ from torch import nn
 import certibayes as cb
 from certibayes.bounds import IDEAL
 from certibayes.errors import InvalidInput
+from certibayes.likelihoods import Likelihood
 from certibayes.likelihoods._regularizers import bound_penalty
+from certibayes.networks.batch_norm import training_graph
 
+from . import test_batch_norm
 from .cases import Case, assert_same, case_of, images, mlp_case
 
 ETA = 0.1
@@ -29,6 +32,12 @@ def loud(net):
         for p in net.parameters():
             p *= 3.0
     return net
+
+
+def normed() -> Case:
+    """A residual network with batch norm, on a batch large enough for units that are active, and inactive."""
+    case = test_batch_norm.case()
+    return case._replace(params={name: 3.0 * p for name, p in case.params.items()})
 
 
 def penalty(case: Case, likelihood, progress: float = 0.2, params=None):
@@ -122,6 +131,43 @@ def test_the_gradient_is_that_of_finite_differences():
     ]
     slope = sum((gradient[n] * way[n]).sum() for n in way)
     assert float(slope) == pytest.approx(float(ends[0] - ends[1]) / 2e-7, rel=1e-4)
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.25])
+@pytest.mark.parametrize("marked", [lambda graph: graph, training_graph], ids=["constant", "batch"])
+@pytest.mark.parametrize(
+    "adversary",
+    [
+        cb.IBP(), cb.IBP(margins=True), cb.IBP(smoothing=0.01), cb.IBP(margins=True, smoothing=0.01), cb.CROWNIBP(),
+        cb.SABR(), cb.PGD(steps=2), cb.MTLIBP(),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_one_pass_gives_the_gradient_of_two(adversary, marked, lam):
+    case = normed()
+    likelihood = cb.RobustCategorical(cb.TwoPoint(ETA, lam), adversary, ramp=cb.Curriculum(tightness=0.5, balance=2.0))
+    noise = likelihood.draw(0.2, case.batch, torch.Generator().manual_seed(0))
+    given = marked(case.graph), case.params, case.buffers, case.batch, noise, -0.1
+    values, gradient = likelihood.value_and_penalized_grad(*given)
+    expected = Likelihood.value_and_penalized_grad(likelihood, *given)
+    torch.testing.assert_close(values, expected[0])
+    assert_same(gradient, expected[1], atol=1e-9, rtol=1e-6)
+    plain = likelihood.value_and_grad(*given)[1]
+    assert any((gradient[name] - plain[name]).abs().max() > 1e-3 for name in plain)
+
+
+def test_one_pass_goes_through_vmap():
+    case, likelihood = normed(), likelihood_with(0.5, 2.0, adversary=cb.IBP(margins=True))
+    noise = likelihood.draw(0.2, case.batch, None)
+
+    def gradient(params):
+        graph = training_graph(case.graph)
+        return likelihood.value_and_penalized_grad(graph, params, case.buffers, case.batch, noise, -0.1)[1]
+
+    other = {name: 1.5 * p for name, p in case.params.items()}
+    both = torch.vmap(gradient)({name: torch.stack([p, other[name]]) for name, p in case.params.items()})
+    for number, params in enumerate((case.params, other)):
+        assert_same({name: g[number] for name, g in both.items()}, gradient(params), atol=1e-9, rtol=1e-6)
 
 
 def test_units_of_which_none_is_decided_have_no_balance():

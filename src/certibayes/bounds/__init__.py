@@ -13,12 +13,13 @@ from certibayes.bounds.registry import Rules, register, registered, rules_for
 from certibayes.bounds.relaxation import Relaxation
 from certibayes.bounds.rounding import IDEAL, Rounding, by_name, outward, within_range
 from certibayes.bounds.support import Support, support_table, supports
-from certibayes.bounds.training import LayerUse, TrainingPass
+from certibayes.bounds.training import NOTHING, LayerUse, TrainingPass
 from certibayes.regions import NORMS, Ball, Box, Domain, ideal_box, outward_box
 
 __all__ = [
     "IDEAL",
     "NORMS",
+    "NOTHING",
     "Ball",
     "Box",
     "Domain",

@@ -8,6 +8,8 @@ differentiated by torch. Everything may run inside ``torch.vmap`` over networks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +22,9 @@ from certibayes.networks import Graph, Node, Params
 from certibayes.networks.batch_norm import learned_weights, without_effect
 from certibayes.networks.operations import Weights
 from certibayes.regions import Box
+
+NOTHING: Mapping[str, Box] = MappingProxyType({})
+"""No derivatives along the way."""
 
 
 class LayerUse(NamedTuple):
@@ -87,10 +92,21 @@ class TrainingPass:
         self._made = output.center.dtype
         self.output = _stored(output, self._dtype)
 
-    def gradient(self, derivative: Box) -> dict[str, Tensor]:
+    @property
+    def entering(self) -> dict[str, Box]:
+        """The box that enters each node, without points, by the node's name; of several boxes the first."""
+        boxes = {node.name: _stored(values[0], self._dtype) for node, values, _ in self._steps}
+        return {name: Box(points_and_centers(box)[1], box.radius) for name, box in boxes.items()}
+
+    def gradient(self, derivative: Box, along: Mapping[str, Box] = NOTHING) -> dict[str, Tensor]:
         """Return the gradient with respect to the parameters of a function with this derivative at ``output``.
 
         It can be asked for once: memory is given back along the way.
+
+        Args:
+            derivative: of the function.
+            along: derivatives of what is added to the function, with respect to boxes on the way, without points, by
+                the node that made them.
         """
         pending = {self._steps[-1][0].name: _stored(derivative, self._made)}
         found: dict[str, Tensor] = {}
@@ -99,6 +115,8 @@ class TrainingPass:
             if node.name not in self._reached or node.name not in pending:
                 continue
             outgoing = pending.pop(node.name)
+            if node.name in along:
+                outgoing = _with_boxes(outgoing, along[node.name])
             if node.name in self.watched:
                 self.uses[node.name] = LayerUse(_stored(values[0], self._dtype), _stored(outgoing, self._dtype))
             incoming, weights = pullback(outgoing)
@@ -126,6 +144,13 @@ def _stored(box: Box, dtype: torch.dtype) -> Box:
 
 def _add(found: dict[str, Tensor], name: str, slope: Tensor) -> None:
     found[name] = found[name] + slope if name in found else slope
+
+
+def _with_boxes(derivative: Box, boxes: Box) -> Box:
+    """Add derivatives with respect to boxes alone to those with respect to points and boxes."""
+    points, centers = points_and_centers(derivative)
+    boxes = _stored(boxes, derivative.center.dtype)
+    return with_points(points, Box(centers + boxes.center, derivative.radius + boxes.radius))
 
 
 def _sum(one: Box, other: Box) -> Box:

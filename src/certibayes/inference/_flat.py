@@ -111,10 +111,10 @@ class FlatTarget(Target):
         return self.layout.split(params[FLAT])
 
     def value_and_gradient(
-        self, params: Params, batch: Batch, noise: Noise, scale: float
+        self, params: Params, batch: Batch, noise: Noise, scale: float, penalized: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See the base class."""
-        values, gradient = super().value_and_gradient(self.layout.split(params[FLAT]), batch, noise, scale)
+        values, gradient = super().value_and_gradient(self.layout.split(params[FLAT]), batch, noise, scale, penalized)
         return values, {FLAT: self.layout.join(gradient)}
 
     def value_and_slopes(

@@ -87,14 +87,19 @@ class Target:
         The Gaussian prior is in neither. The gradient is that of the loss with all regularizers, clipped. Where batch
         norm takes statistics of the batch, each example's likelihood depends on the others.
         """
-        values, gradient = self.value_and_gradient(params, batch, noise, -1.0 / len(batch.inputs))
-        return -values.mean(), self._regularized(gradient, params, batch, noise)
+        scale = -1.0 / len(batch.inputs)
+        values, gradient = self.value_and_gradient(params, batch, noise, scale, self.likelihood.regularized)
+        return -values.mean(), self._clipped(gradient, params)
 
     def value_and_gradient(
-        self, params: Params, batch: Batch, noise: Noise, scale: float
+        self, params: Params, batch: Batch, noise: Noise, scale: float, penalized: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum."""
-        return self.likelihood.value_and_grad(self._training_graph, params, self.buffers, batch, noise, scale)
+        """Return log p(y | x, w) for each example, (B,), and the gradient of ``scale`` times their sum.
+
+        Where it is ``penalized``, the gradient has that of ``penalty`` added.
+        """
+        compute = self.likelihood.value_and_penalized_grad if penalized else self.likelihood.value_and_grad
+        return compute(self._training_graph, params, self.buffers, batch, noise, scale)
 
     @cached_property
     def paired(self) -> str | None:
@@ -142,6 +147,10 @@ class Target:
         if self.likelihood.regularized:
             slopes = torch.func.grad(lambda weights: self.penalty(weights, batch, noise))(dict(params))
             gradient = {name: g + slopes[name] for name, g in gradient.items()}
+        return self._clipped(gradient, params)
+
+    def _clipped(self, gradient: dict[str, Tensor], params: Params) -> dict[str, Tensor]:
+        """Return the gradient with what L1 adds to it, clipped."""
         if self.l1:
             gradient = {name: torch.addcmul(g, self.l1[name], params[name].sign()) for name, g in gradient.items()}
         if self.clip is not None:

@@ -17,6 +17,8 @@ layer without any active or inactive unit has no balance, and counts as 0.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -54,7 +56,47 @@ def bound_penalty(
         tightness: weight of the first.
         balance: weight of the second.
     """
-    first, layers = _boxes(graph, params, box, rounding)
+    entering: dict[str, Box] = {}
+
+    def observe(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
+        entering[node.name] = boxes[0]
+        return output
+
+    interval_bounds(graph, params, box, rounding, observe)
+    return _penalty([entering[node.name] for node in _bounded_nodes(graph)], tightness, balance)
+
+
+def penalty_slopes(
+    graph: Graph, entering: Mapping[str, Box], tightness: float, balance: float, factor: Tensor
+) -> dict[str, Box]:
+    """Return the derivatives of ``factor`` times ``bound_penalty`` with respect to boxes, by the node that made them.
+
+    Args:
+        graph: the network.
+        entering: the box that enters each node, by name; of several, the first.
+        tightness: see ``bound_penalty``.
+        balance: likewise.
+        factor: 0-d.
+    """
+    nodes = _bounded_nodes(graph)
+
+    def penalty(boxes: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+        return factor * _penalty([Box(*box) for box in boxes], tightness, balance)
+
+    boxes = [(entering[node.name].center, entering[node.name].radius) for node in nodes]
+    found: dict[str, Box] = {}
+    for node, (center, radius) in zip(nodes, torch.func.grad(penalty)(boxes), strict=True):
+        name = node.inputs[0]
+        if name in found:
+            # Several ReLUs may read the same box.
+            center, radius = found[name].center + center, found[name].radius + radius
+        found[name] = Box(center, radius)
+    return found
+
+
+def _penalty(boxes: Sequence[Box], tightness: float, balance: float) -> Tensor:
+    """Return the penalty on the box that enters the first layer with weights and those that enter the ReLUs."""
+    first, *layers = boxes
     terms = []
     for bounds in layers:
         if tightness:
@@ -64,28 +106,18 @@ def bound_penalty(
     return torch.stack(terms).sum() / len(layers)
 
 
+def _bounded_nodes(graph: Graph) -> list[Node]:
+    """Return the first layer with weights, and the ReLUs after it.
+
+    Not the network's own input: behind a normalization, which only changes the unit.
+    """
+    return [next(node for node in graph.nodes if isinstance(node.operation, AFFINE)), *_relu_nodes(graph)]
+
+
 def _relu_nodes(graph: Graph) -> list[Node]:
     """ReLUs that follow some layer with weights."""
     layers = [i for i, node in enumerate(graph.nodes) if isinstance(node.operation, AFFINE)]
     return [node for i, node in enumerate(graph.nodes) if isinstance(node.operation, ReLU) and layers and i > layers[0]]
-
-
-def _boxes(graph: Graph, params: Params, box: Box, rounding: Rounding) -> tuple[Box, list[Box]]:
-    """Return the box that enters the first layer with weights, and the boxes that enter the ReLUs after it."""
-    entering: list[Box] = []
-    relus = {node.name for node in _relu_nodes(graph)}
-    before: list[Box] = []
-
-    def observe(node: Node, boxes: tuple[Box, ...], output: Box) -> Box:
-        if not entering and isinstance(node.operation, AFFINE):
-            # Not the network's own input: behind a normalization, which only changes the unit.
-            entering.append(boxes[0])
-        if node.name in relus:
-            before.append(boxes[0])
-        return output
-
-    interval_bounds(graph, params, box, rounding, observe)
-    return entering[0], before
 
 
 def _tightness(first: Box, bounds: Box) -> Tensor:

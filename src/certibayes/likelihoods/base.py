@@ -70,6 +70,21 @@ class Gradients(NamedTuple):
     magnitudes: dict[str, Tensor]
 
 
+class Asked(NamedTuple):
+    """What is asked of the passes that are written out, beside values and gradient.
+
+    Attributes:
+        pairs: gradients with respect to |w_y - w_j|, which take a product of their own.
+        penalty: that the gradient has that of ``penalty`` added.
+    """
+
+    pairs: bool = False
+    penalty: bool = False
+
+
+NO_MORE = Asked()
+
+
 class Likelihood:
     """Base of all likelihoods. Subclasses are frozen dataclasses of settings.
 
@@ -191,6 +206,14 @@ class Likelihood:
 
         gradient, values = torch.func.grad(total, has_aux=True)(dict(params))
         return values, gradient
+
+    def value_and_penalized_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return what ``value_and_grad`` does, with the gradient of ``penalty`` added."""
+        values, gradient = self.value_and_grad(graph, params, buffers, batch, noise, scale)
+        slopes = torch.func.grad(lambda own: self.penalty(graph, {**buffers, **own}, batch, noise))(dict(params))
+        return values, {name: g + slopes[name] for name, g in gradient.items()}
 
     def kinks(self, graph: Graph) -> frozenset[str]:
         """Return the parameters that also enter by |w|, of which gradients with respect to |w| are known.

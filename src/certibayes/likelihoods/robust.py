@@ -14,13 +14,13 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from certibayes.bounds import IDEAL, Box, Rounding, TrainingPass, point_and_box
+from certibayes.bounds import IDEAL, NOTHING, Box, Rounding, TrainingPass, point_and_box
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
-from certibayes.likelihoods._regularizers import bound_penalty, require_relu_layers
+from certibayes.likelihoods._regularizers import bound_penalty, penalty_slopes, require_relu_layers
 from certibayes.likelihoods._settings import short_repr
 from certibayes.likelihoods.adversaries import Adversary, Model, Threat
-from certibayes.likelihoods.base import Batch, Gradients, Likelihood, Noise, Outputs
+from certibayes.likelihoods.base import NO_MORE, Asked, Batch, Gradients, Likelihood, Noise, Outputs
 from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum, as_curriculum, require_ramp
 from certibayes.likelihoods.radius import RadiusDistribution, TwoPoint
 from certibayes.likelihoods.ramp import LinearRamp, Ramp
@@ -157,11 +157,23 @@ class RobustLikelihood(Likelihood):
         found = self.written_out(graph, params, buffers, batch, noise, scale)
         return super().value_and_grad(graph, params, buffers, batch, noise, scale) if found is None else found[:2]
 
+    def value_and_penalized_grad(
+        self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """See the base class; from the same passes where their boxes are the ones that the penalty is about."""
+        found = None
+        if not self.adversary.needs_starts:
+            found = self.written_out(graph, params, buffers, batch, noise, scale, Asked(penalty=True))
+        if found is None:
+            return super().value_and_penalized_grad(graph, params, buffers, batch, noise, scale)
+        return found[:2]
+
     def value_and_slopes(
         self, graph: Graph, params: Params, buffers: Params, batch: Batch, noise: Noise, scale: float
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """See the base class."""
-        found = self.written_out(graph, params, buffers, batch, noise, scale, self.pair_kinks(graph) is not None)
+        asked = Asked(pairs=self.pair_kinks(graph) is not None)
+        found = self.written_out(graph, params, buffers, batch, noise, scale, asked)
         return super().value_and_slopes(graph, params, buffers, batch, noise, scale) if found is None else found
 
     def written_out(
@@ -172,19 +184,17 @@ class RobustLikelihood(Likelihood):
         batch: Batch,
         noise: Noise,
         scale: float,
-        pairs: bool = False,
+        asked: Asked = NO_MORE,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]] | None:
-        """Return what ``value_and_slopes`` does by passes whose derivatives are written out; None without such.
-
-        Gradients with respect to |w_y - w_j| take a product of their own, which is made for ``pairs`` alone.
-        """
+        """Return what ``value_and_slopes`` does by passes whose derivatives are written out; None without such."""
         # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
         hidden = normalizes_by_batch(graph) and self.p_eps.clean == 0.0
         if hidden or not self._has_boxes_alone(noise):
             return None
         passes = TrainingPass(graph, params, buffers, *self._sent(graph, {**buffers, **params}, batch, noise))
         values, derivative = self.log_p_and_derivative(passes.output, batch.targets, noise.log_weights, scale)
-        return values, passes.gradient(derivative), passes.magnitudes
+        along = self._penalty_slopes(graph, passes, noise) if asked.penalty else NOTHING
+        return values, passes.gradient(derivative, along), passes.magnitudes
 
     def kinks(self, graph: Graph) -> frozenset[str]:
         """See the base class: all weights through which the one box goes, unless |w| is smoothed.
@@ -269,14 +279,21 @@ class RobustLikelihood(Likelihood):
 
         Its factor 1 - radius / eta is exactly 0 once the radius has grown.
         """
-        assert isinstance(self.p_eps, TwoPoint)
-        radius, curriculum = noise.radii[0], self.curriculum
         if normalizes_by_batch(graph):
             params = clean_pass(graph, params, batch.inputs).params
-        box = self._threat(batch, noise, radius).region.ideal_box()
-        rounding = self.adversary.box_rounding or IDEAL
-        penalty = bound_penalty(graph, params, box, rounding, curriculum.tightness, curriculum.balance)
-        return (1.0 - radius / self.p_eps.eta).clamp(min=0.0) * penalty
+        box = self._threat(batch, noise, noise.radii[0]).region.ideal_box()
+        adversary, way = self.adversary, self.curriculum
+        rounding = adversary.box_rounding or adversary.margin_rounding or IDEAL
+        return self._lacking(noise) * bound_penalty(graph, params, box, rounding, way.tightness, way.balance)
+
+    def _lacking(self, noise: Noise) -> Tensor:
+        assert isinstance(self.p_eps, TwoPoint)
+        return (1.0 - noise.radii[0] / self.p_eps.eta).clamp(min=0.0)
+
+    def _penalty_slopes(self, graph: Graph, passes: TrainingPass, noise: Noise) -> dict[str, Box]:
+        """Return the derivatives of ``penalty`` with respect to the boxes of a pass."""
+        way = self.curriculum
+        return penalty_slopes(graph, passes.entering, way.tightness, way.balance, self._lacking(noise))
 
     def settled(self, progress: float) -> Self:
         """See the base class: once the radius has grown, regularizers only take time."""

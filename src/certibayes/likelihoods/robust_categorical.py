@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from certibayes.bounds import Box, TrainingPass, margins_of_features, worst_logits
+from certibayes.bounds import NOTHING, Box, TrainingPass, margins_of_features, worst_logits
 from certibayes.errors import InvalidInput
 from certibayes.likelihoods._curvature import applies_to, closed_form_gradients
 from certibayes.likelihoods.adversaries import IBP, Adversary, Model, Threat
-from certibayes.likelihoods.base import PAIRS, Batch, Gradients, Noise, Outputs
+from certibayes.likelihoods.base import NO_MORE, PAIRS, Asked, Batch, Gradients, Noise, Outputs
 from certibayes.likelihoods.categorical import drawn_labels, label_log_probability
 from certibayes.likelihoods.curriculum import DEFAULT_RAMP, Curriculum
 from certibayes.likelihoods.radius import RadiusDistribution
@@ -130,12 +130,12 @@ class RobustCategorical(RobustLikelihood):
         batch: Batch,
         noise: Noise,
         scale: float,
-        pairs: bool = False,
+        asked: Asked = NO_MORE,
     ) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]] | None:
         """See the base class; where margins fold the last layer in, the passes that are written out end before it."""
         last, rounding = graph.nodes[-1], self.adversary.margin_rounding
         if rounding is None or not (self._folds_last_layer(graph) and len(noise.radii) == 1):
-            return super().written_out(graph, params, buffers, batch, noise, scale)
+            return super().written_out(graph, params, buffers, batch, noise, scale, asked)
         tensors, targets = {**buffers, **params}, batch.targets
         weighs = self.p_eps.clean > 0.0
         # Statistics of the batch need a clean pass, also where it has no weight in the likelihood.
@@ -155,9 +155,10 @@ class RobustCategorical(RobustLikelihood):
         widening = passes.output.radius.new_zeros(len(targets), graph.classes)
         values, pull, *_ = torch.func.vjp(head, own, passes.output.center, passes.output.radius, widening)
         slopes, center, radius, wider = pull(torch.full_like(values, scale))
-        gradient = passes.gradient(Box(center, radius))
+        along = self._penalty_slopes(graph.body, passes, noise) if asked.penalty else NOTHING
+        gradient = passes.gradient(Box(center, radius), along)
         gradient = {name: g + slopes[name] if name in slopes else g for name, g in gradient.items()}
-        if not pairs:
+        if not asked.pairs:
             return values, gradient, passes.magnitudes
         return values, gradient, {**passes.magnitudes, PAIRS: _pair_slopes(wider, passes.output.radius, targets)}
 
