@@ -8,6 +8,7 @@ from certibayes.inference import _kink as kink
 from certibayes.inference import _meanfield as meanfield
 from certibayes.inference import bbb, ivon, noisy_adam, sghmc, vogn
 from certibayes.likelihoods import _curvature as curvature
+from certibayes.likelihoods import _regularizers as regularizers
 from certibayes.support import adam, descent
 from certibayes.support.fused import fused
 
@@ -38,6 +39,7 @@ FORMULAS = [
     affine._with_radii,
     curvature._combined,
     curvature._products,
+    regularizers._slope,
 ]
 
 

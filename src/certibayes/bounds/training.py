@@ -95,8 +95,7 @@ class TrainingPass:
     @property
     def entering(self) -> dict[str, Box]:
         """The box that enters each node, without points, by the node's name; of several boxes the first."""
-        boxes = {node.name: _stored(values[0], self._dtype) for node, values, _ in self._steps}
-        return {name: Box(points_and_centers(box)[1], box.radius) for name, box in boxes.items()}
+        return {node.name: Box(points_and_centers(values[0])[1], values[0].radius) for node, values, _ in self._steps}
 
     def gradient(self, derivative: Box, along: Mapping[str, Box] = NOTHING) -> dict[str, Tensor]:
         """Return the gradient with respect to the parameters of a function with this derivative at ``output``.
@@ -147,7 +146,7 @@ def _add(found: dict[str, Tensor], name: str, slope: Tensor) -> None:
 
 
 def _with_boxes(derivative: Box, boxes: Box) -> Box:
-    """Add derivatives with respect to boxes alone to those with respect to points and boxes."""
+    """Add derivatives with respect to boxes alone, which may broadcast, to those with respect to points and boxes."""
     points, centers = points_and_centers(derivative)
     boxes = _stored(boxes, derivative.center.dtype)
     return with_points(points, Box(centers + boxes.center, derivative.radius + boxes.radius))

@@ -17,7 +17,8 @@ layer without any active or inactive unit has no balance, and counts as 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from certibayes.bounds import Box, Rounding, interval_bounds
 from certibayes.errors import InvalidInput
 from certibayes.networks import Graph, Node, Params
 from certibayes.networks.operations import AFFINE, ReLU
+from certibayes.support.fused import fused
 
 TOLERANCE = 0.5
 """τ: ratios at least this large cost nothing."""
@@ -63,7 +65,8 @@ def bound_penalty(
         return output
 
     interval_bounds(graph, params, box, rounding, observe)
-    return _penalty([entering[node.name] for node in _bounded_nodes(graph)], tightness, balance)
+    first, *layers = (entering[node.name] for node in _bounded_nodes(graph))
+    return _penalty(first.radius.mean(), torch.stack([_means(layer) for layer in layers]), tightness, balance)
 
 
 def penalty_slopes(
@@ -79,31 +82,76 @@ def penalty_slopes(
         factor: 0-d.
     """
     nodes = _bounded_nodes(graph)
+    first, *layers = (entering[node.name] for node in nodes)
 
-    def penalty(boxes: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-        return factor * _penalty([Box(*box) for box in boxes], tightness, balance)
+    def penalty(width: Tensor, means: Tensor) -> Tensor:
+        return factor * _penalty(width, means, tightness, balance)
 
-    boxes = [(entering[node.name].center, entering[node.name].radius) for node in nodes]
+    given = first.radius.mean(dtype=factor.dtype), torch.stack([_means(layer, factor.dtype) for layer in layers])
+    at_width, at_means = torch.func.grad(penalty, argnums=(0, 1))(*given)
+    slopes = [Box(torch.zeros_like(at_width), at_width / first.radius.numel())]
+    for layer, slope in zip(layers, at_means, strict=True):
+        width, center, *others = slope / layer.center.numel()
+        slopes.append(Box(_slope(layer.center, layer.radius, center, *others[:4])[0], width))
     found: dict[str, Box] = {}
-    for node, (center, radius) in zip(nodes, torch.func.grad(penalty)(boxes), strict=True):
+    for node, (at_center, at_radius, *_) in zip(nodes, slopes, strict=True):
         name = node.inputs[0]
         if name in found:
             # Several ReLUs may read the same box.
-            center, radius = found[name].center + center, found[name].radius + radius
-        found[name] = Box(center, radius)
+            at_center, at_radius = found[name].center + at_center, found[name].radius + at_radius
+        found[name] = Box(at_center, at_radius)
     return found
 
 
-def _penalty(boxes: Sequence[Box], tightness: float, balance: float) -> Tensor:
-    """Return the penalty on the box that enters the first layer with weights and those that enter the ReLUs."""
-    first, *layers = boxes
-    terms = []
-    for bounds in layers:
-        if tightness:
-            terms.append(tightness * _tightness(first, bounds))
-        if balance:
-            terms.append(balance * _balance(bounds))
-    return torch.stack(terms).sum() / len(layers)
+@fused
+def _slope(
+    c: Any, r: Any, mean: Any, active: Any, inactive: Any, active_squares: Any, inactive_squares: Any
+) -> tuple[Any, ...]:
+    """Return the derivative with respect to each center c, given those with respect to the ``_means``."""
+    return (mean + (c > r) * (active + 2.0 * active_squares * c) + (-c > r) * (2.0 * inactive_squares * c - inactive),)
+
+
+def _means(bounds: Box, dtype: torch.dtype | None = None) -> Tensor:
+    """Return all that the regularizers depend on, (8,): means over the units of a layer and the batch.
+
+    They are those of r, of c, of c over active units and -c over inactive ones, of their squares, and the shares of
+    both kinds of units.
+    """
+    center, radius = bounds.center, bounds.radius
+    parts = center * (center > radius), -center * (-center > radius)
+    values = [radius, center, *parts, *(part.square() for part in parts), *((part > 0).to(center) for part in parts)]
+    return torch.stack([value.mean(dtype=dtype) for value in values])
+
+
+def _penalty(width: Tensor, means: Tensor, tightness: float, balance: float) -> Tensor:
+    """Return the penalty for the mean half-width of the inputs, 0-d, and the ``_means`` of m layers, (m, 8)."""
+    total = torch.zeros_like(width)
+    if tightness:
+        ratios = width / means[:, 0].clamp(min=TINY)
+        total = total + tightness * torch.relu(TOLERANCE - ratios).mean() / TOLERANCE
+    if balance:
+        total = total + balance * _imbalance(*means.unbind(1)[1:]).mean()
+    return total
+
+
+def _imbalance(
+    mean: Tensor,
+    active: Tensor,
+    inactive: Tensor,
+    active_squares: Tensor,
+    inactive_squares: Tensor,
+    actives: Tensor,
+    inactives: Tensor,
+) -> Tensor:
+    """Return the sum in the definition of the balance, divided by τ, for each of m layers, (m,)."""
+    # Of (c - mean)² over units of one kind.
+    variances = (
+        (active_squares - 2.0 * mean * active + mean.square() * actives).clamp(min=0.0),
+        (inactive_squares + 2.0 * mean * inactive + mean.square() * inactives).clamp(min=0.0),
+    )
+    quotients = (_quotient(active, inactive), _quotient(*variances))
+    total = sum(torch.relu(TOLERANCE - quotient) for quotient in quotients) / TOLERANCE
+    return torch.where(actives + inactives > 0, total, torch.zeros_like(mean))
 
 
 def _bounded_nodes(graph: Graph) -> list[Node]:
@@ -118,23 +166,6 @@ def _relu_nodes(graph: Graph) -> list[Node]:
     """ReLUs that follow some layer with weights."""
     layers = [i for i, node in enumerate(graph.nodes) if isinstance(node.operation, AFFINE)]
     return [node for i, node in enumerate(graph.nodes) if isinstance(node.operation, ReLU) and layers and i > layers[0]]
-
-
-def _tightness(first: Box, bounds: Box) -> Tensor:
-    ratio = first.radius.mean() / bounds.radius.mean().clamp(min=TINY)
-    return torch.relu(TOLERANCE - ratio) / TOLERANCE
-
-
-def _balance(bounds: Box) -> Tensor:
-    center = bounds.center
-    active, inactive = center > bounds.radius, center < -bounds.radius
-    squares = (center - center.mean()).square()
-    shares = [
-        ((center * active).mean(), (-center * inactive).mean()),
-        ((squares * active).mean(), (squares * inactive).mean()),
-    ]
-    total = torch.stack([torch.relu(TOLERANCE - _quotient(one, other)) for one, other in shares]).sum() / TOLERANCE
-    return torch.where(active.any() | inactive.any(), total, torch.zeros_like(total))
 
 
 def _quotient(one: Tensor, other: Tensor) -> Tensor:
