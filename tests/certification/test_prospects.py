@@ -20,6 +20,7 @@ from certibayes.certification._prospects import (
 from certibayes.certification._stage import run
 from certibayes.certification.clock import Clock
 from certibayes.certification.stages import LogitBounds, margins
+from certibayes.certification.stages.attack import QUICK
 from certibayes.certification.state import State
 
 from .cases import EVERY_RIVAL, problem_of
@@ -213,10 +214,28 @@ def test_one_by_one_every_network_has_the_bounds_that_it_has_among_all(with_logi
 
 def test_what_is_proved_or_out_of_reach_has_no_further_turn(monkeypatch):
     counts = turns(monkeypatch)
+    monkeypatch.setattr(cb.Auto, "_quick_attack", ())
     predictor = alike_and_deep(0)
     x = torch.rand(4, 6, generator=torch.Generator().manual_seed(1))
     found = cb.certify(predictor, x, eps=0.6, method=AUTO)
     assert not found.certified.any() and counts == [4] * ALIKE
+
+
+@pytest.mark.parametrize("method", [AUTO, cb.Best("crown", "crown")], ids=str)
+def test_what_a_quick_attack_breaks_has_no_costly_bounds(method, monkeypatch):
+    counts = turns(monkeypatch)
+    predictor = alike_and_deep(1)
+    x = torch.rand(40, 6, generator=torch.Generator().manual_seed(1))
+    found = cb.certify(predictor, x, eps=0.1, method=method)
+    with_attack, unbroken = max(counts), cb.attack(predictor, x, eps=0.1, method=QUICK).success.logical_not()
+    # Without a budget a certificate speaks of bounds alone.
+    assert found.counterexamples is None
+    assert 0 < with_attack <= int(unbroken.sum()) < len(x)
+    counts.clear()
+    monkeypatch.setattr(cb.Auto, "_quick_attack", ())
+    monkeypatch.setattr(cb.Best, "_quick_attack", ())
+    assert torch.equal(cb.certify(predictor, x, eps=0.1, method=method).certified, found.certified)
+    assert found.certified.any() and max(counts) > with_attack
 
 
 def test_probabilities_of_points_whose_networks_are_spared_hold():
