@@ -158,4 +158,7 @@ def _pixel_by_pixel(y: Tensor, weight: Tensor, stride: Pair, padding: tuple[int,
     sizes = [(y.shape[2 + i] - 1) * stride[i] + 2 - kernel[i] for i in range(2)]
     near = (padding[2] - kernel[0] + 1, padding[0] - kernel[1] + 1)
     far = [sizes[i] + padding[2 - 2 * i] + padding[3 - 2 * i] - whole.shape[2 + i] - near[i] for i in range(2)]
-    return functional.pad(whole, (near[1], far[1], near[0], far[0]))
+    if max(*near, *far) > 0:
+        return functional.pad(whole, (near[1], far[1], near[0], far[0]))
+    # Without the copy that padding makes also where it only crops.
+    return whole[..., -near[0] : whole.shape[2] + far[0], -near[1] : whole.shape[3] + far[1]]
