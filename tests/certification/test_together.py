@@ -59,6 +59,25 @@ def test_margins_and_logits_are_those_of_one_by_one(kind, dtype, networks, monke
             torch.testing.assert_close(one, other[[2, 0]], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("bounds", "intermediates"), [("ibp", "ibp"), ("crown", "ibp"), ("crown", "crown")])
+def test_some_networks_are_those_that_are_named(bounds, intermediates, together, monkeypatch):
+    """In their order, and twice where they are named twice."""
+    predictor, x = case("relu", 4)
+    box, labels, rivals = outward_box(x, 0.02), predictor.predict(x), torch.arange(predictor.classes).expand(4, -1)
+    if together:
+        mapped(monkeypatch)
+
+    def found(networks):
+        margins = margin_bounds(predictor, box, labels, rivals, "outward", bounds, intermediates, networks=networks)
+        return margins, *logit_bounds(predictor, box, "outward", bounds, intermediates, networks=networks)
+
+    every = found(None)
+    for networks in ([3, 0], [1], [2, 1, 2]):
+        for some, one in zip(found(networks), every, strict=True):
+            torch.testing.assert_close(some, one[networks], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("method", [AUTO, cb.Elided("crown", "crown"), cb.Best("alpha-crown", "crown")], ids=str)
 def test_the_same_points_are_certified(method, monkeypatch):
     predictor, x = predictor_of(*(convolutional(3.0, seed // 3) for seed in range(9))), points(12)
