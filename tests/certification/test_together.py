@@ -12,7 +12,7 @@ from certibayes.bounds.slopes import CHOSEN, WORDS
 from certibayes.certification import network_bounds
 from certibayes.certification._prospects import ALIKE, from_all_over, in_turns
 from certibayes.certification.clock import Clock
-from certibayes.certification.network_bounds import logit_bounds, margin_bounds
+from certibayes.certification.network_bounds import batch_for, logit_bounds, margin_bounds
 from certibayes.certification.stages import LogitBounds, MarginBounds
 from certibayes.certification.state import State
 
@@ -169,6 +169,14 @@ def test_where_memory_is_short_half_of_them_are_taken(monkeypatch):
     assert seen == [5, 2, 3, 1, 2]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_points_at_once_are_fewer_the_more_networks_go_together(monkeypatch):
+    predictor, _ = case("relu", 4)
+    one_by_one = batch_for(predictor, 2, 2**20)
+    mapped(monkeypatch)
+    found = [batch_for(predictor, 2, 2**20, networks=networks) for networks in ([3], [0, 2], None)]
+    assert found == [one_by_one, one_by_one // 2, one_by_one // 4]
 
 
 class Operations(TorchDispatchMode):
