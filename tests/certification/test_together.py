@@ -13,7 +13,7 @@ from certibayes.certification import network_bounds
 from certibayes.certification._prospects import ALIKE, from_all_over, in_turns
 from certibayes.certification.clock import Clock
 from certibayes.certification.network_bounds import batch_for, logit_bounds, margin_bounds
-from certibayes.certification.stages import LogitBounds, MarginBounds
+from certibayes.certification.stages import LogitBounds, MarginBounds, margins
 from certibayes.certification.state import State
 
 from ..strategies import few_of, inputs, make
@@ -140,6 +140,59 @@ def test_what_is_narrowed_together_is_kept_for_each(monkeypatch):
     for one, few, other in zip(again, some, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(few, other[1:2], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_where_only_some_networks_are_kept_all_have_their_own(kept, monkeypatch):
+    """Boxes of some would do for others by their shape: of two networks and two points as of four and one."""
+    predictor, x = predictor_of(*(convolutional(3.0, seed) for seed in range(4))), points(2)
+    mapped(monkeypatch)
+    problem = problem_of(predictor, x, 0.04, intermediates="crown").sharing(2**24)
+    settings = predictor, problem.box, "outward", "crown", "crown"
+    expected = logit_bounds(*settings)
+    for network in [3, 1, 0][:kept]:
+        logit_bounds(*settings, share=problem.share, networks=[network])
+    for _ in range(2):
+        for one, other in zip(logit_bounds(*settings, share=problem.share), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_points_that_are_open_share_their_own_boxes(together, monkeypatch):
+    """Those of points before them would be handed on if what is kept were not of the same points."""
+    predictor, x = predictor_of(*(convolutional(3.0, seed) for seed in range(3))), points(6)
+    if together:
+        mapped(monkeypatch)
+    problem = problem_of(predictor, x, 0.04, intermediates="crown")
+    state = State.start(problem)
+    state = replace(state, broken=torch.tensor([True, False, True, True, False, False]))
+    stage = MarginBounds("crown", with_logits=True)
+    expected, shared = stage(problem, state, Clock()), problem.sharing(2**24)
+    others = replace(state, broken=torch.tensor([False, False, True, False, False, True]))
+    for before in (state, others, state):
+        stage(shared, before, Clock())
+    again = stage(shared, state, Clock())
+    for name in ("margins", "lower", "upper"):
+        torch.testing.assert_close(getattr(again, name), getattr(expected, name), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_networks_that_were_bounded_tell_what_is_hopeless(together, monkeypatch):
+    predictor, x = predictor_of(*(convolutional(3.0, seed % 3) for seed in range(9))), points(20)
+    if together:
+        mapped(monkeypatch)
+    problem = problem_of(predictor, x, 0.05, intermediates="crown")
+    before = LogitBounds("ibp")(problem, State.start(problem), Clock())
+    cheap, real, seen = before.values[:, before.open].amax(), margins.is_hopeless, []
+
+    def watched(values, networks):
+        seen.append(len(values))
+        assert bool((values.amax(1) > cheap).all())
+        return real(values, networks)
+
+    monkeypatch.setattr(margins, "is_hopeless", watched)
+    MarginBounds("crown", until_decided=True, gives_up=True)(problem, before, Clock())
+    assert seen == ([4, 7, 9] if together else list(range(1, 10)))
 
 
 def test_inputs_with_a_ball_have_one_network_after_the_other(monkeypatch):
