@@ -181,3 +181,5 @@ def test_networks_alike_cost_together_what_they_cost_alone(monkeypatch):
         counts.clear()
         crown_boxes_of_all(predictor.graph, Stack.of(predictor.samples), box, mode, 6 * 512)
     assert alone < sum(counts) < 1.5 * alone
+    # Layers have 20 units, so there is never room for more rows.
+    assert 20 * max(counts) <= 6 * 512

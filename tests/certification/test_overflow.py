@@ -15,6 +15,7 @@ from certibayes.errors import UnsoundBounds
 from certibayes.prediction import Predictor
 
 from ..strategies import Functional, few_of, generator
+from .cases import mapped
 
 X = torch.tensor([[0.5], [20.0], [0.25], [0.1]])
 Y = torch.zeros(4, dtype=torch.int64)
@@ -100,35 +101,50 @@ def test_a_point_that_is_mislabeled_has_the_reason_as_well():
     assert list(result.reasons) == [1] and not result.certified.any()
 
 
-@pytest.mark.parametrize("bounds", BOUNDS)
-def test_bounds_on_logits_and_margins_are_infinite_where_nothing_is_known(bounds):
-    """For the network and the point in question, and no other."""
+TOGETHER = ("crown", "alpha-crown")
+
+
+@pytest.mark.parametrize(("bounds", "together"), [*((b, False) for b in BOUNDS), *((b, True) for b in TOGETHER)])
+def test_bounds_on_logits_and_margins_are_infinite_where_nothing_is_known(bounds, together, monkeypatch):
+    """For the network and the point in question, and no other; also where CROWN narrows all networks at once."""
+    intermediates = "crown" if together else "ibp"
+    if together:
+        mapped(monkeypatch)
     calm = _net()
     with torch.no_grad():
         calm[0].weight.fill_(2.0**23)
     predictor, box = cb.Samples.from_modules([_net(), calm]).predictor(2), outward_box(X, EPS)
-    lower, upper = logit_bounds(predictor, box, bounds=bounds)
+    lower, upper = logit_bounds(predictor, box, bounds=bounds, intermediates=intermediates)
     assert bool((lower[0, 1] == -torch.inf).all() and (upper[0, 1] == torch.inf).all())
     assert torch.isfinite(lower[1]).all() and torch.isfinite(upper[1]).all()
     assert torch.isfinite(lower[0, OTHERS]).all() and torch.isfinite(upper[0, OTHERS]).all()
     if bounds != "hull":
-        margins = margin_bounds(predictor, box, Y, torch.tensor([[1]] * 4), bounds=bounds)
+        margins = margin_bounds(predictor, box, Y, torch.tensor([[1]] * 4), "outward", bounds, intermediates)
         assert bool((margins[0, 1] == -torch.inf).all()) and torch.isfinite(margins[1]).all()
         assert torch.isfinite(margins[0, OTHERS]).all()
     # All networks are needed for a certificate.
     assert list(cb.certify(predictor, X, Y, eps=EPS).reasons) == [1]
 
 
-@pytest.mark.parametrize("bounds", ["ibp", "crown"])
-def test_finite_bounds_that_are_inverted_raise(bounds, monkeypatch):
-    """No sound rule makes them; also where only one point has them."""
+@pytest.mark.parametrize("method", [cb.Theorem1("ibp"), cb.Theorem1("crown"), cb.Elided("crown", "crown")], ids=repr)
+@pytest.mark.parametrize("together", [False, True])
+def test_finite_bounds_that_are_inverted_raise(method, together, monkeypatch):
+    """No sound rule makes them; also where only one point of one network has them."""
+    second = _net()
+    with torch.no_grad():
+        second[-1].bias[1] = 7.0
 
     def wrong(box: Box) -> tuple[Tensor, Tensor]:
-        return torch.ones(len(box.center), dtype=torch.bool), torch.ones((), dtype=torch.bool)
+        return torch.ones(len(box.center), dtype=torch.bool), (box.center == 7.0).any()
 
     monkeypatch.setattr(_layers, "within_range", wrong)
+    # What radii tell of range they do not tell of this.
+    monkeypatch.setattr(_layers, "radius_within_range", lambda box, rounding: False)
+    if together:
+        mapped(monkeypatch)
+    predictor = cb.Samples.from_modules([_net(), second]).predictor(2)
     with pytest.raises(UnsoundBounds, match="lies above its upper bound"):
-        cb.certify(_predictor(), X, Y, eps=EPS, method=cb.Theorem1(bounds))
+        cb.certify(predictor, X, Y, eps=EPS, method=method)
 
 
 # A deep network

@@ -12,8 +12,8 @@ from certibayes.bounds.slopes import CHOSEN, WORDS
 from certibayes.certification import network_bounds
 from certibayes.certification._prospects import ALIKE, from_all_over, in_turns
 from certibayes.certification.clock import Clock
-from certibayes.certification.network_bounds import logit_bounds, margin_bounds
-from certibayes.certification.stages import LogitBounds, MarginBounds
+from certibayes.certification.network_bounds import batch_for, logit_bounds, margin_bounds
+from certibayes.certification.stages import LogitBounds, MarginBounds, margins
 from certibayes.certification.state import State
 
 from ..strategies import few_of, inputs, make
@@ -57,6 +57,25 @@ def test_margins_and_logits_are_those_of_one_by_one(kind, dtype, networks, monke
         some = logit_bounds(predictor, box, networks=[2, 0], **settings)
         for one, other in zip(some, expected[1:], strict=True):
             torch.testing.assert_close(one, other[[2, 0]], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(("bounds", "intermediates"), [("ibp", "ibp"), ("crown", "ibp"), ("crown", "crown")])
+def test_some_networks_are_those_that_are_named(bounds, intermediates, together, monkeypatch):
+    """In their order, and twice where they are named twice."""
+    predictor, x = case("relu", 4)
+    box, labels, rivals = outward_box(x, 0.02), predictor.predict(x), torch.arange(predictor.classes).expand(4, -1)
+    if together:
+        mapped(monkeypatch)
+
+    def found(networks):
+        margins = margin_bounds(predictor, box, labels, rivals, "outward", bounds, intermediates, networks=networks)
+        return margins, *logit_bounds(predictor, box, "outward", bounds, intermediates, networks=networks)
+
+    every = found(None)
+    for networks in ([3, 0], [1], [2, 1, 2]):
+        for some, one in zip(found(networks), every, strict=True):
+            torch.testing.assert_close(some, one[networks], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [AUTO, cb.Elided("crown", "crown"), cb.Best("alpha-crown", "crown")], ids=str)
@@ -123,6 +142,59 @@ def test_what_is_narrowed_together_is_kept_for_each(monkeypatch):
         torch.testing.assert_close(few, other[1:2], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_where_only_some_networks_are_kept_all_have_their_own(kept, monkeypatch):
+    """Boxes of some would do for others by their shape: of two networks and two points as of four and one."""
+    predictor, x = predictor_of(*(convolutional(3.0, seed) for seed in range(4))), points(2)
+    mapped(monkeypatch)
+    problem = problem_of(predictor, x, 0.04, intermediates="crown").sharing(2**24)
+    settings = predictor, problem.box, "outward", "crown", "crown"
+    expected = logit_bounds(*settings)
+    for network in [3, 1, 0][:kept]:
+        logit_bounds(*settings, share=problem.share, networks=[network])
+    for _ in range(2):
+        for one, other in zip(logit_bounds(*settings, share=problem.share), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_points_that_are_open_share_their_own_boxes(together, monkeypatch):
+    """Those of points before them would be handed on if what is kept were not of the same points."""
+    predictor, x = predictor_of(*(convolutional(3.0, seed) for seed in range(3))), points(6)
+    if together:
+        mapped(monkeypatch)
+    problem = problem_of(predictor, x, 0.04, intermediates="crown")
+    state = State.start(problem)
+    state = replace(state, broken=torch.tensor([True, False, True, True, False, False]))
+    stage = MarginBounds("crown", with_logits=True)
+    expected, shared = stage(problem, state, Clock()), problem.sharing(2**24)
+    others = replace(state, broken=torch.tensor([False, False, True, False, False, True]))
+    for before in (state, others, state):
+        stage(shared, before, Clock())
+    again = stage(shared, state, Clock())
+    for name in ("margins", "lower", "upper"):
+        torch.testing.assert_close(getattr(again, name), getattr(expected, name), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_networks_that_were_bounded_tell_what_is_hopeless(together, monkeypatch):
+    predictor, x = predictor_of(*(convolutional(3.0, seed % 3) for seed in range(9))), points(20)
+    if together:
+        mapped(monkeypatch)
+    problem = problem_of(predictor, x, 0.05, intermediates="crown")
+    before = LogitBounds("ibp")(problem, State.start(problem), Clock())
+    cheap, real, seen = before.values[:, before.open].amax(), margins.is_hopeless, []
+
+    def watched(values, networks):
+        seen.append(len(values))
+        assert bool((values.amax(1) > cheap).all())
+        return real(values, networks)
+
+    monkeypatch.setattr(margins, "is_hopeless", watched)
+    MarginBounds("crown", until_decided=True, gives_up=True)(problem, before, Clock())
+    assert seen == ([4, 7, 9] if together else list(range(1, 10)))
+
+
 def test_inputs_with_a_ball_have_one_network_after_the_other(monkeypatch):
     predictor, x = predictor_of(*(convolutional(3.0, seed) for seed in range(2))), points(3)
     box = outward_box(x, 0.2, norm="l2")
@@ -150,6 +222,14 @@ def test_where_memory_is_short_half_of_them_are_taken(monkeypatch):
     assert seen == [5, 2, 3, 1, 2]
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_points_at_once_are_fewer_the_more_networks_go_together(monkeypatch):
+    predictor, _ = case("relu", 4)
+    one_by_one = batch_for(predictor, 2, 2**20)
+    mapped(monkeypatch)
+    found = [batch_for(predictor, 2, 2**20, networks=networks) for networks in ([3], [0, 2], None)]
+    assert found == [one_by_one, one_by_one // 2, one_by_one // 4]
 
 
 class Operations(TorchDispatchMode):

@@ -74,6 +74,38 @@ def test_it_can_be_mapped_over_networks_and_differentiated(monkeypatch):
         torch.testing.assert_close(back[k], functional.conv_transpose2d(mapped[k], weights[k], None, 2, 1, (0, 1)))
 
 
+@law(100)
+@given(cases())
+def test_the_slopes_of_its_transpose_are_torchs(case):
+    """By what it is applied to, and by the filters; also where these are one network's of many that are mapped."""
+    operation, x, weight, _ = case
+    shape = operation.convolve(x, weight, None).shape
+    ys, weights = torch.randn(2, *shape, dtype=torch.float64), torch.stack([weight, weight.flip(0) + 1])
+
+    def value(y, weight):
+        return (operation.transpose(y, weight, tuple(x.shape[2:])) * (x + 1)).square().sum()
+
+    def all_values(ys, weights):
+        return torch.vmap(value)(ys, weights).sum()
+
+    for slope in (torch.func.grad(value, (0, 1)), torch.func.grad(value), torch.func.grad(value, 1)):
+        torch.testing.assert_close(*both(lambda slope=slope: torch.vmap(slope)(ys, weights)), rtol=1e-11, atol=1e-11)
+    for which in ((0, 1), 0, 1):
+        slope = torch.func.grad(all_values, which)
+        torch.testing.assert_close(*both(lambda slope=slope: slope(ys, weights)), rtol=1e-11, atol=1e-11)
+
+
+def test_slopes_that_torch_records_outside_of_a_map(monkeypatch):
+    monkeypatch.setattr(affine, "_by_patches", lambda x: True)
+    operation = Conv2d((2, 2), (1, 1))
+    weights = torch.randn(2, 3, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(2, 2, 3, 4, 4, dtype=torch.float64)
+    total = torch.vmap(lambda y, weight: operation.transpose(y, weight, (8, 8)))(y, weights).square().sum()
+    (found,) = torch.autograd.grad(total, weights)
+    expected = [functional.conv_transpose2d(y[k], weights[k], None, 2, 1, 1).square().sum() for k in range(2)]
+    torch.testing.assert_close(found, torch.autograd.grad(sum(expected), weights)[0])
+
+
 @pytest.mark.parametrize("images", [affine.IMAGES, 2 * affine.IMAGES + 3])
 def test_a_cpu_convolves_a_large_batch_in_parts(images):
     """In float64, where torch copies all patches first."""

@@ -316,11 +316,8 @@ def _together(
     bound: Bound, predictor: Predictor, narrow: Callable[..., Boxes], numbers: list[int]
 ) -> tuple[Tensor, ...]:
     """Results of ``bound`` for networks whose layers are narrowed first, all at once, or half of them where it must."""
-    samples = _picked(predictor, numbers)
     try:
-        narrowed = narrow(Stack.of(samples), networks=numbers)
-        found: tuple[Tensor, ...] = map_trees(bound, samples, apart(narrowed, len(numbers)))
-        return found
+        return _mapped(bound, predictor, narrow, numbers)
     except torch.cuda.OutOfMemoryError:
         if len(numbers) == 1:
             raise
@@ -328,6 +325,15 @@ def _together(
     half = len(numbers) // 2
     parts = [_together(bound, predictor, narrow, part) for part in (numbers[:half], numbers[half:])]
     return tuple(torch.cat(results) for results in zip(*parts, strict=True))
+
+
+def _mapped(bound: Bound, predictor: Predictor, narrow: Callable[..., Boxes], numbers: list[int]) -> tuple[Tensor, ...]:
+    """Results of ``bound`` for networks whose layers are narrowed first, all at once."""
+    # A function of its own, of which nothing is left in memory when it fails.
+    samples = _picked(predictor, numbers)
+    narrowed = narrow(Stack.of(samples), networks=numbers)
+    found: tuple[Tensor, ...] = map_trees(bound, samples, apart(narrowed, len(numbers)))
+    return found
 
 
 def _picked(predictor: Predictor, networks: Sequence[int]) -> dict[str, Tensor]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from certibayes.support.stacks import is_recorded
+
 Pair = tuple[int, int]
 
 
@@ -81,14 +83,14 @@ def convolve_transposed(
         dilation: of the filters.
         groups: of channels.
     """
-    if torch.is_grad_enabled() and not weight.requires_grad:
+    if torch.is_grad_enabled() and not is_recorded(weight):
         transposed: Tensor = _Transposed.apply(y, weight, stride, padding, dilation, groups)
         return transposed
     return _transposed(y, weight, stride, padding, dilation, groups)
 
 
 class _Transposed(torch.autograd.Function):
-    """``convolve_transposed`` with its derivative written out, which is a convolution.
+    """``convolve_transposed`` with its derivative by y written out, which is a convolution; the filters are constants.
 
     Inside ``torch.vmap`` that of a strided view would be computed network by network.
     """

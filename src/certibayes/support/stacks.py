@@ -104,6 +104,15 @@ def is_mapped(tensor: Tensor) -> bool:
     return isinstance(tensor, Tensor) and bool(torch._C._functorch.is_batchedtensor(tensor))
 
 
+def is_recorded(tensor: Tensor) -> bool:
+    """Tell whether anybody differentiates by this tensor, also outside of a map, which torch itself does not tell."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if tensor.requires_grad:
+            return True
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.requires_grad
+
+
 def map_levels(tensors: Iterable[Tensor]) -> set[int]:
     """Return which maps these tensors are inside of; one, unless maps are nested."""
     return {torch._C._functorch.maybe_get_level(tensor) for tensor in tensors if is_mapped(tensor)}
