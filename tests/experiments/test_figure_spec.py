@@ -157,6 +157,8 @@ def test_cells_can_be_chosen():
     assert set(figure.cells("mnist", method=["vogn"], recipe=["now"], likelihood=["ibp"])) == {
         f"mnist/vogn-ibp-now-s{seed}" for seed in range(3)
     }
+    main = figure.cells("cifar10", method=["swag"], network=["main"])
+    assert {(cell.network, cell.spec.architecture) for cell in main.values()} == {("main", "paper-cifar")}
     # A recipe that is there to be asked for.
     validated = figure.cells("mnist", recipe=["validated"])
     assert {c.spec.temperature for c in validated.values()} == {"validate"}

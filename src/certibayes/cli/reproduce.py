@@ -79,6 +79,10 @@ def reproduce_command(
     likelihoods: Annotated[
         list[str] | None, typer.Option("--likelihood", help="Take only this likelihood (figures); likewise.")
     ] = None,
+    networks: Annotated[
+        list[str] | None,
+        typer.Option("--network", help="Take only this network (figures), such as supplement of CIFAR-10's; likewise."),
+    ] = None,
     engine: Annotated[
         str, typer.Option("--engine", help=f"Where a figure's cells are worked on: {' or '.join(ENGINES)}.")
     ] = ENGINES[0],
@@ -157,13 +161,15 @@ def reproduce_command(
             reproduce_figure(
                 study, dataset, out, engine=engine, address=address, workers=workers, quick=quick, limit=limit,
                 device=device, data_dir=data_dir, as_json=as_json, checkpoint_every=checkpoint_every,
-                chosen={"method": methods, "recipe": recipes, "likelihood": likelihoods},
+                chosen={"method": methods, "recipe": recipes, "likelihood": likelihoods, "network": networks},
             )  # fmt: skip
             return
         if study not in STUDIES:
             raise InvalidInput(unknown_name("figure or study", study, (*FIGURES, *STUDIES)))
-        if recipes or likelihoods or address is not None or engine != ENGINES[0]:
-            raise InvalidInput("--recipe, --likelihood, --engine and --address belong to figures, not to studies.")
+        if recipes or likelihoods or networks or address is not None or engine != ENGINES[0]:
+            raise InvalidInput(
+                "--recipe, --likelihood, --network, --engine and --address belong to figures, not to studies."
+            )
         if channels and (study, part) != ("deep", "paths"):
             raise InvalidInput("--channels belongs to deep --part paths; other tasks have the networks of their table.")
         workers, dataset = workers or 1, dataset or "mnist"

@@ -112,8 +112,8 @@ class FigureSpec:
         Args:
             dataset: name of the data set.
             quick: small networks and few epochs.
-            **chosen: values of the axes ``method``, ``likelihood`` or ``recipe`` that are taken; all by default. Cells
-                that are trained together do not differ in these.
+            **chosen: values of the axes ``method``, ``likelihood``, ``recipe`` or ``network`` that are taken; all by
+                default. Cells that are trained together do not differ in these.
         """
         self.require_dataset(dataset)
         recipes = read_toml(RECIPES)

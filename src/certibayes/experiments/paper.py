@@ -119,7 +119,7 @@ def run_figure(  # noqa: PLR0913 - public
         limit: take only the first so many test images.
         data_dir: where data sets lie.
         device: where to compute.
-        chosen: take only these values of the axes ``method``, ``likelihood`` and ``recipe``.
+        chosen: take only these values of the axes ``method``, ``likelihood``, ``recipe`` and ``network``.
         command: that repeats it, for the record.
         checkpoint_every: seconds of training between checkpoints.
         on_progress: called after each cell.
