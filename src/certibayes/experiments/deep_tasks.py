@@ -201,6 +201,8 @@ TASKS = {
             "narrow prior": {"variance_scale": 300.0},
             "flips alone": {"augment": "flip"},
             "batches of 256": {"batch_size": 256},
+            # The field's regularizers, with its longer ramp (Shi et al., 2021; CTBench).
+            "regularizers": {"tightness": 0.5, "balance": 0.5, "l1": 1e-6, "ramp": 0.5},
         },
     ),
     "cifar10-8": Task("cifar10", 8 / 255, (10,), {**_CIFAR, "augment": "flip"}, seeds=1),
