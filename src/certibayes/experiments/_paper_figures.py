@@ -96,13 +96,17 @@ def _finish(figure: Figure, handles: Sequence[Any], title: str, notes: Sequence[
 
 
 def _label(strip: Sequence[Axes], label: str) -> None:
-    """Name a line of panels, at the first one that shows something; the others before it are left out."""
+    """Name a line of panels at its left; those before the first one that shows something are left out."""
+    strip[0].set_ylabel(label, fontsize=8, color=INK)
     for axes in strip:
         if axes.has_data():
-            axes.set_ylabel(label, fontsize=8, color=INK)
             axes.tick_params(labelleft=True)
             return
-        axes.set_visible(False)
+        axes.tick_params(left=False, bottom=False, labelleft=False, labelbottom=False)
+        axes.spines[:].set_visible(False)
+        axes.grid(visible=False)
+        for text in axes.texts:
+            text.set_visible(False)
 
 
 def _about(rows: Sequence[Row]) -> list[str]:
