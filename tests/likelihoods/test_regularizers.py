@@ -156,6 +156,21 @@ def test_one_pass_gives_the_gradient_of_two(adversary, marked, lam):
     assert any((gradient[name] - plain[name]).abs().max() > 1e-3 for name in plain)
 
 
+class Shrinking(cb.RobustCategorical):
+    """With a penalty of its own."""
+
+    def penalty(self, graph, params, batch, noise):
+        return sum(p.square().sum() for p in params.values())
+
+
+def test_a_penalty_of_ones_own_is_the_one_that_counts():
+    case, likelihood = mlp_case(8, 8), Shrinking(cb.TwoPoint(ETA), ramp=cb.Curriculum(tightness=0.5))
+    noise = likelihood.draw(0.2, case.batch, None)
+    given = case.graph, case.params, case.buffers, case.batch, noise, -0.1
+    expected = {name: g + 2.0 * case.params[name] for name, g in likelihood.value_and_grad(*given)[1].items()}
+    assert_same(likelihood.value_and_penalized_grad(*given)[1], expected)
+
+
 def test_one_pass_goes_through_vmap():
     case, likelihood = normed(), likelihood_with(0.5, 2.0, adversary=cb.IBP(margins=True))
     noise = likelihood.draw(0.2, case.batch, None)

@@ -162,7 +162,7 @@ class RobustLikelihood(Likelihood):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """See the base class; from the same passes where their boxes are the ones that the penalty is about."""
         found = None
-        if not self.adversary.needs_starts:
+        if not self.adversary.needs_starts and self.keeps(RobustLikelihood, "penalty"):
             found = self.written_out(graph, params, buffers, batch, noise, scale, Asked(penalty=True))
         if found is None:
             return super().value_and_penalized_grad(graph, params, buffers, batch, noise, scale)
