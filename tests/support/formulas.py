@@ -25,6 +25,7 @@ NUMBERS |= {"halvings": 5, "n": 200.0, "momentum": 0.9, "friction": 0.1, "decay"
 NUMBERS |= {"rounding": smoothed(0.1)}
 FORMULAS = [
     adam.corrections,
+    adam.corrected_rate,
     adam._step,
     descent._descend,
     kink._curvature,

@@ -30,6 +30,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
+from certibayes.support.adam import corrected_rate
 from certibayes.support.fused import fused
 
 
@@ -100,7 +101,7 @@ class NoisyAdam(Algorithm[NoisyAdamState]):
             slopes = {name: torch.lerp(slope, state.slopes[name], self.betas[1]) for name, slope in found.items()}
         else:
             loss, gradient = target.mean_loss_and_gradient(sample, batch, noise)
-        rate = state.lr / (1 - self.betas[0] ** step)
+        (rate,) = corrected_rate(step, state.lr, self.betas[0])
         mean, momentum, fisher = {}, {}, {}
         for name, m in state.mean.items():
             mean[name], momentum[name], fisher[name] = _move(

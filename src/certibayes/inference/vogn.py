@@ -28,6 +28,7 @@ from certibayes.inference.target import Target
 from certibayes.likelihoods import Batch, Noise
 from certibayes.networks import Params
 from certibayes.posteriors import DiagonalGaussian, Posterior
+from certibayes.support.adam import corrected_rate
 from certibayes.support.fused import fused
 
 
@@ -99,7 +100,7 @@ class VOGN(Algorithm[VOGNState]):
             name: _running_sum(slope, magnitudes[name], self.betas[1], weight)[0]
             for name, slope in state.slopes.items()
         }
-        rate = state.lr / (1 - self.betas[0] ** step)
+        (rate,) = corrected_rate(step, state.lr, self.betas[0])
         mean, momentum, curvature = {}, {}, {}
         for name, m in state.mean.items():
             mean[name], momentum[name], curvature[name] = _move(

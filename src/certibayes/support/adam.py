@@ -79,6 +79,12 @@ def corrections(step: Any, lr: Any, beta1: float, beta2: float) -> tuple[Any, ..
     return lr / (1 - beta1**step), torch.rsqrt(1 - beta2**step)
 
 
+@fused
+def corrected_rate(step: Any, lr: Any, beta1: float) -> tuple[Any, ...]:
+    """Return lr / (1 - β₁ᵗ) alone."""
+    return (lr / (1 - beta1**step),)
+
+
 def adam_formula(  # noqa: PLR0913 - a formula
     w: Any, g: Any, decay: Any, m: Any, v: Any, rate: Any, inverse_root: Any, beta1: float, beta2: float
 ) -> tuple[Any, ...]:
