@@ -9,6 +9,8 @@ from certibayes.inference import _meanfield as meanfield
 from certibayes.inference import bbb, ivon, noisy_adam, sghmc, vogn
 from certibayes.likelihoods import _curvature as curvature
 from certibayes.likelihoods import _regularizers as regularizers
+from certibayes.likelihoods import robust_categorical
+from certibayes.regions import box
 from certibayes.support import adam, descent
 from certibayes.support.fused import fused
 
@@ -21,8 +23,17 @@ NUMBERS = {
     "damping": 0.1,
     "entropy": 0.3,
 }
-NUMBERS |= {"halvings": 5, "n": 200.0, "momentum": 0.9, "friction": 0.1, "decay": 0.9, "weight": -0.1, "factor": 2.0}
-NUMBERS |= {"rounding": smoothed(0.1)}
+NUMBERS |= {
+    "halvings": 5,
+    "n": 200.0,
+    "momentum": 0.9,
+    "friction": 0.1,
+    "decay": 0.9,
+    "weight": -0.1,
+    "factor": 2.0,
+    "scale": -0.1,
+}
+NUMBERS |= {"scale": -0.1, "rounding": smoothed(0.1)}
 FORMULAS = [
     adam.corrections,
     adam.corrected_rate,
@@ -41,6 +52,8 @@ FORMULAS = [
     curvature._combined,
     curvature._products,
     regularizers._slope,
+    box._between_corners,
+    robust_categorical._slopes,
 ]
 
 
@@ -53,6 +66,7 @@ def every_function(a, b, c):
         torch.lerp(a, b, c), torch.addcmul(a, b, c, value=2.0), torch.addcdiv(a, b, c, value=-2.0),
         a + b, a - b, 1.0 - a, a * b, a / b, 2.0 / a, 2.0 + a, 2.0 * a, 0.9**a, -a, a * (a > b), torch.maximum(a, b),
         torch.abs(a - b), torch.sign(a - b), torch.neg(a), torch.relu(a - b), torch.exp(a), torch.where(a > b, b, c),
+        torch.clamp_min(a, b), torch.clamp_max(a, 0.4),
         (a + 0.0).add_(b, alpha=3.0).sub_(c).mul_(b).div_(c).square_().sqrt_().rsqrt_(),
         (a + 0.0).gt_(b), torch.reciprocal(a), (a + 0.0).exp_().gt_(1.5),
         (a + 0.0).addcmul_(b, c, value=0.1).addcdiv_(b, c).lerp_(b, 0.9),

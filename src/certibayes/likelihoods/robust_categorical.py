@@ -29,6 +29,7 @@ from certibayes.networks import Graph, Network, Params
 from certibayes.networks.batch_norm import normalizes_by_batch
 from certibayes.networks.operations import Linear
 from certibayes.support.checks import require_labels
+from certibayes.support.fused import fused
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -187,8 +188,7 @@ class RobustCategorical(RobustLikelihood):
         log_softmax = functional.log_softmax(logits, -1)
         terms = log_softmax.gather(-1, targets[None, :, None].expand(2, -1, 1)).squeeze(-1) + log_weights[:, None]
         values = torch.logaddexp(terms[0], terms[1])
-        shares = torch.exp(terms - values) * scale
-        slopes = (is_label - log_softmax.exp()) * shares[..., None]
+        (slopes,) = _slopes(is_label, log_softmax, terms[..., None], values[:, None], scale)
         return values, Box(slopes.flatten(0, 1), slopes[1] * sign)
 
     def value_grad_and_squares(
@@ -223,6 +223,12 @@ class RobustCategorical(RobustLikelihood):
     def predicted_targets(self, graph: Graph, params: Params, inputs: Tensor, generator: torch.Generator) -> Tensor:
         """See the base class."""
         return drawn_labels(graph.evaluate(params, inputs), generator)
+
+
+@fused
+def _slopes(is_label: Any, log_softmax: Any, term: Any, value: Any, scale: float) -> tuple[Any, ...]:
+    """Return ``scale`` times the derivatives π_k (1_y - softmax(z_k)) of log p; see ``log_p_and_derivative``."""
+    return ((is_label - torch.exp(log_softmax)) * (torch.exp(term - value) * scale),)
 
 
 def _pair_slopes(wider: Tensor, radius: Tensor, labels: Tensor) -> Tensor:

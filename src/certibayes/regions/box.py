@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from certibayes.regions.ball import Ball
 from certibayes.regions.domain import ends_like
+from certibayes.support.fused import fused
 
 if TYPE_CHECKING:
     from certibayes.regions.region import InputRegion
@@ -75,14 +77,26 @@ def corners(region: InputRegion) -> tuple[Tensor, Tensor]:
 
 def ideal_enclosure(region: InputRegion) -> Box:
     """Return the box around a region in exact arithmetic; differentiable. For l2 and l1 it carries the ball."""
-    lower, upper = corners(region)
-    center = torch.lerp(lower, upper, 0.5)
-    box = Box(center, upper - center)
+    ends = (None, None) if region.domain is None else ends_like(region.domain, region.center)
+    # A kernel has no way to write infinity.
+    low, high = (None if isinstance(end, float) and math.isinf(end) else end for end in ends)
+    center, radius = _between_corners(region.center, region.radius.to(region.center.dtype), low, high)
+    box = Box(center, radius)
     if region.norm == "linf":
         return box
     x = region.center
     radius = _by_point(region).to(x.dtype).double()
     return box._replace(ball=_input_ball(x, radius, region.norm, torch.zeros_like(x[:1], dtype=torch.float64)))
+
+
+@fused
+def _between_corners(x: Any, radius: Any, low: Any, high: Any) -> tuple[Any, ...]:
+    """Return center and half-width of the box between the ``corners`` of a region."""
+    lower, upper = x - radius, x + radius
+    lower = lower if low is None else torch.clamp_min(lower, low)
+    upper = upper if high is None else torch.clamp_max(upper, high)
+    center = torch.lerp(lower, upper, 0.5)
+    return center, upper - center
 
 
 def outward_enclosure(region: InputRegion, dtype: torch.dtype | None = None) -> Box:

@@ -61,6 +61,8 @@ FUNCTIONS = {
     # Written so that NaN stays what it is, as the first of two.
     "relu": "{0} < T(0) ? T(0) : {0}",
     "maximum": "{0} < {1} ? {1} : {0}",
+    "clamp_min": "{0} < {1} ? {1} : {0}",
+    "clamp_max": "{0} > {1} ? {1} : {0}",
     "where": "{0} != T(0) ? {1} : {2}",
     "gt": "T({0} > {1})",
     "reciprocal": "T(1) / {0}",
