@@ -14,7 +14,7 @@ from certibayes.certification.state import State, points_of
 GRADIENTS = PGD(steps=40, restarts=2)
 
 QUICK = PGD(steps=8, restarts=1, losses=("margin",))
-"""From the points themselves: whom it breaks does not depend on chance, nor on the other points of a batch."""
+"""From the points themselves: what it breaks does not depend on chance, nor on the other points of a batch."""
 
 CLIMB = PGD(steps=40, restarts=1, losses=("margin",))
 
