@@ -18,7 +18,6 @@ from certibayes.bounds import (
 )
 from certibayes.bounds._backward import Step
 from certibayes.bounds._offset import Offset
-from certibayes.bounds.rules.activation import by_choice
 from certibayes.bounds.sums import COEFFICIENT_UNITS
 from certibayes.networks import direct_sums, trace
 
@@ -237,13 +236,3 @@ def test_what_lies_beyond_an_image_is_never_the_highest(padding):
     boxes = layer_boxes(graph, params, box, F32)
     ones = torch.eye(graph.classes)[None]
     assert bool((LinearBounder(graph, params, boxes, F32).at_input(ones) <= -1.8 * 2.0**100).all())
-
-
-def test_a_slope_is_chosen_by_sign_with_the_bits_of_two_products():
-    draws = torch.Generator().manual_seed(0)
-    coefficients = torch.randn(3, 4, 5, generator=draws)
-    coefficients[0, 0, :2] = 0.0
-    upper = torch.rand(3, 1, 5, generator=draws)
-    for lower in (torch.rand(3, 1, 5, generator=draws), torch.rand(3, 4, 5, generator=draws)):
-        both = coefficients.clamp(max=0) * upper + coefficients.clamp(min=0) * lower
-        assert torch.equal(by_choice(coefficients, lower, upper), both)

@@ -67,20 +67,28 @@ def corners(region: InputRegion) -> tuple[Tensor, Tensor]:
 
     No norm is smaller than l-infinity, so this holds for all of them.
     """
-    x, radius = region.center, region.radius.to(region.center.dtype)
+    return _clipped(*_ball_and_limits(region))
+
+
+def _ball_and_limits(region: InputRegion) -> tuple[Tensor, Tensor, Any, Any]:
+    """Return points, radii, and the smallest and largest value of an input, None where there is no limit."""
+    x = region.center
+    ends = ends_like(region.domain, x)
+    low, high = (None if isinstance(end, float) and math.isinf(end) else end for end in ends)
+    return x, region.radius.to(x.dtype), low, high
+
+
+def _clipped(x: Any, radius: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    """Return both ends of x ± radius within the limits; part of a ``fused`` formula."""
     lower, upper = x - radius, x + radius
-    if region.domain is not None:
-        low, high = ends_like(region.domain, x)
-        lower, upper = lower.clamp(min=low), upper.clamp(max=high)
+    lower = lower if low is None else torch.clamp_min(lower, low)
+    upper = upper if high is None else torch.clamp_max(upper, high)
     return lower, upper
 
 
 def ideal_enclosure(region: InputRegion) -> Box:
     """Return the box around a region in exact arithmetic; differentiable. For l2 and l1 it carries the ball."""
-    ends = (None, None) if region.domain is None else ends_like(region.domain, region.center)
-    # A kernel has no way to write infinity.
-    low, high = (None if isinstance(end, float) and math.isinf(end) else end for end in ends)
-    center, radius = _between_corners(region.center, region.radius.to(region.center.dtype), low, high)
+    center, radius = _between_corners(*_ball_and_limits(region))
     box = Box(center, radius)
     if region.norm == "linf":
         return box
@@ -92,9 +100,7 @@ def ideal_enclosure(region: InputRegion) -> Box:
 @fused
 def _between_corners(x: Any, radius: Any, low: Any, high: Any) -> tuple[Any, ...]:
     """Return center and half-width of the box between the ``corners`` of a region."""
-    lower, upper = x - radius, x + radius
-    lower = lower if low is None else torch.clamp_min(lower, low)
-    upper = upper if high is None else torch.clamp_max(upper, high)
+    lower, upper = _clipped(x, radius, low, high)
     center = torch.lerp(lower, upper, 0.5)
     return center, upper - center
 

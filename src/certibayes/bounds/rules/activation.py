@@ -189,27 +189,15 @@ def relax(relaxation: LinearRelaxation, step: Step, overwrite: bool = False) -> 
     for part in portions(step.coefficients):
         some = step.coefficients[part]
         negative = some.clamp(max=0)
+        positive = some.sub_(negative) if overwrite else some.clamp(min=0)
         constant = dot(negative, portion(ceiling, part))
-        if overwrite or floor is not None or not some.is_cuda:
-            positive = some.sub_(negative) if overwrite else some.clamp(min=0)
         constants.append(constant if floor is None else constant + dot(positive, portion(floor, part)))
         if overwrite:
             positive.mul_(portion(lower, part)).addcmul_(negative, portion(upper, part))
-        elif some.is_cuda:
-            into.append(by_choice(some, portion(lower, part), portion(upper, part)))
         else:
             into.append(negative * portion(upper, part) + positive * portion(lower, part))
     coefficients = step.coefficients if overwrite else joined(into)
     return Backward((coefficients,), joined(constants), owned=overwrite)
-
-
-def by_choice(coefficients: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Return each coefficient times the slope that its sign asks for.
-
-    On a GPU this is a third less to read and to write than two products and their sum. A CPU takes several times as
-    long to choose as to multiply.
-    """
-    return coefficients * torch.where(coefficients < 0, upper, lower)
 
 
 def kinked(slope_below: float, step: Step) -> LinearRelaxation:
